@@ -29,7 +29,7 @@ class Net(nn.Module):
         self.features = nn.Sequential(
             nn.Conv(16, 3, bias=False), nn.BatchNorm(), nn.relu, nn.MaxPool(2),
             nn.Conv(32, 3, bias=False), nn.BatchNorm(), nn.relu, nn.MaxPool(2),
-        )  # fmt: skip
+        )
         self.head = nn.Sequential(nn.Flatten(), nn.Linear(64), nn.relu, nn.Dropout(0.3), nn.Linear(10))
 
     def forward(self, x):
@@ -47,7 +47,7 @@ optimizer = hf.optim.AdamW(model, rate=rate, decay=0.01, groups=[{"match": "*.bi
 history = hf.train.fit(
     model, *train, loss=nn.softmax_cross_entropy, optimizer=optimizer, epochs=epochs, batch_size=64,
     metrics=hf.metrics.Accuracy(), validation=test,
-)  # fmt: skip
+)
 for epoch, (loss, right) in enumerate(zip(history["loss"], history["val_accuracy"], strict=True), 1):
     print(f"epoch {epoch}: loss {loss:.4f}, {right:.1%} of the test images right")
 

@@ -48,7 +48,7 @@ history = hf.train.fit(
     model, *train, loss=nn.mse, optimizer=optimizer, epochs=EPOCHS, batch_size=12,
     metrics={"error": last_error}, validation=test,
     callbacks=stop,
-)  # fmt: skip
+)
 as_before = np.abs(test[0][:, -1] - test[1][:, -1]).mean()
 print(f"{len(history['loss'])} epochs; error {min(history['val_error']):.3f}, of guessing no change {as_before:.3f}")
 

@@ -53,7 +53,7 @@ def check(cond: Any, message: str) -> None:
             raise DTypeError(
                 composed("check: the condition must be a bool of shape ()", got=str(tensor.spec),
                           hint="Reduce it with hf.all or hf.any, or compare.")
-            )  # fmt: skip
+            )
         require(tensor, CheckError, message)
     elif not cond:
         raise CheckError(message)

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from hybridflow import later
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ForeignNameError, MutationError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ForeignNameError, MutationError
 from hybridflow.core.foreign_families import FAMILIES
 from hybridflow.core.foreign_hints import HINTS
 from hybridflow.core.foreign_names import NAMES, Hint, Name
@@ -34,7 +34,7 @@ from hybridflow.ops.nn.labels import known_labels, label_weights
 _MODULES = (
     "hf", "hf.config", "hf.fft", "hf.ir", "hf.linalg", "hf.nn", "hf.nn.init", "hf.ops", "hf.random",
     "hf.special",
-)  # fmt: skip
+)
 """The public modules that are imported with the package; the others call `name_module` themselves."""
 _PLACES: dict[str, ModuleType] = {}
 """The public modules that are imported, by the paths that users write."""
@@ -48,13 +48,13 @@ _NO_LABEL = -100
 _CALL = re.compile(r"(?P<name>[\w.]+)(?:\((?P<parameters>.*)\))?$")
 _TITLES = {
     "torch": "PyTorch", "numpy": "NumPy", "tensorflow": "TensorFlow", "jax": "JAX", "keras": "Keras", "optax": "optax",
-}  # fmt: skip
+}
 _LIBRARIES = {
     "hf": ("jax.numpy", "jax.scipy.special", "jax.lax", "jax.nn", "scipy.special", "numpy", "jax"),
     "hf.nn": ("jax.nn",), "hf.linalg": ("jax.numpy.linalg", "jax.scipy.linalg", "numpy.linalg"),
     "hf.fft": ("jax.numpy.fft",), "hf.special": ("jax.scipy.special", "scipy.special"),
     "hf.integrate": ("jax.scipy.integrate", "scipy.integrate"), "hf.optimize": ("scipy.optimize",),
-}  # fmt: skip
+}
 """Where functions are looked for that a public module lacks."""
 
 
@@ -94,7 +94,7 @@ def hint_of(owner: str, name: str) -> Hint | None:
             if found is not None and (
                 name in family.names.split() or not _in_library(owner, name)[0]
                 or {"jax", "numpy"} & {*family.packages.split()}
-            ):  # fmt: skip
+            ):
                 groups = [group for group in found.groups() if group is not None]
                 ours = family.ours.format(name, *groups, *groups, library=_in_library("hf", name)[0])
                 return Hint(family.packages, f"{owner}.{name}", ours, family.because)
@@ -115,7 +115,7 @@ def meaning(name: str) -> Any:
     owner, _, last = name.rpartition(".")
     hint = hint_of(owner, last)
     if hint is not None:
-        raise ForeignNameError(message(f"{name}: it is a name of {titles(hint.packages)}", hint=_advice(hint)))
+        raise ForeignNameError(f"{name}: it is a name of {titles(hint.packages)}", hint=_advice(hint))
     row = cast(Name, rows()[name])
     match = _CALL.match(row.call)
     parameters = match["parameters"] if match is not None else None
@@ -148,9 +148,9 @@ class _Reductions:
     def __getitem__(self, reduction: object) -> Callable[[Any], Any]:
         package: Any = sys.modules["hybridflow"]
         known = {"mean": _mean, "sum": lambda losses, weights=None: package.sum(losses),
-                 "none": lambda losses, weights=None: losses}  # fmt: skip
+                 "none": lambda losses, weights=None: losses}
         if not isinstance(reduction, str) or reduction not in known:
-            raise ArgumentError(message(f"reduction={reduction!r}", hint=f"It is one of {', '.join(known)}."))
+            raise ArgumentError(f"reduction={reduction!r}", hint=f"It is one of {', '.join(known)}.")
         return known[reduction]
 
 
@@ -397,10 +397,8 @@ class _Names:
     def __getattr__(self, name: str) -> Any:
         if name in names_in(self._path):
             return meaning(f"{self._path}.{name}")
-        raise ForeignNameError(
-            message(f"{self._path}.{name}: {self._path} is a module of another package",
-                    hint=f"These of its names say what to write: {', '.join(sorted(names_in(self._path)))}.")
-        )  # fmt: skip
+        raise ForeignNameError(f"{self._path}.{name}: {self._path} is a module of another package",
+                               hint=f"These of its names say what to write: {', '.join(sorted(names_in(self._path)))}.")
 
 
 def _of_module(path: str, module: ModuleType) -> Callable[[str], Any]:
@@ -432,20 +430,16 @@ def _array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any
     """
     name = ufunc.__name__
     if "out" in kwargs:
-        raise MutationError(
-            message(f"numpy.{name}: the result would be written into a NumPy array, which no gradient follows",
-                    got=f"numpy.{name}({', '.join(map(describe, inputs))}, out=...)",
-                    hint="Write `array = array + t` in place of `array += t`.")
-        )  # fmt: skip
+        raise MutationError(f"numpy.{name}: the result would be written into a NumPy array, which no gradient follows",
+                            got=f"numpy.{name}({', '.join(map(describe, inputs))}, out=...)",
+                            hint="Write `array = array + t` in place of `array += t`.")
     package: Any = sys.modules["hybridflow"]
     function = getattr(package, name, None) or getattr(package.special, name, None)
     if method != "__call__" or kwargs or function is None:
         call = name if method == "__call__" else f"{name}.{method}"
-        raise ArgumentTypeError(
-            message(f"numpy.{call}: it is not done to tensors{' with these options' if kwargs else ''}",
-                    got=f"numpy.{call}({', '.join(map(describe, inputs))})",
-                    hint="Use the functions of hf; or t.numpy(), through which no gradient flows.")
-        )  # fmt: skip
+        raise ArgumentTypeError(f"numpy.{call}: it is not done to tensors{' with these options' if kwargs else ''}",
+                                got=f"numpy.{call}({', '.join(map(describe, inputs))})",
+                                hint="Use the functions of hf; or t.numpy(), through which no gradient flows.")
     return function(*inputs)
 
 

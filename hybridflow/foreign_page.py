@@ -101,7 +101,7 @@ def page_text() -> str:
             ("Layers", "From", "Names, in order"),
             ((row.layers, titles(row.packages), ", ".join(f"`{name}=`" for name in row.names)) for row in SIZES),
         ),
-    ])  # fmt: skip
+    ])
 
 
 main = writer(PATH, page_text, COMMAND, __doc__)

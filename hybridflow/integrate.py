@@ -82,14 +82,12 @@ def odeint(
         1993, section II.4, for the control of steps.
     """
     if isinstance(mxstep, bool) or not isinstance(cast(Any, mxstep), int) or mxstep < 1:
-        raise ArgumentError(message(f"odeint: mxstep={mxstep} is no number of steps", hint="Pass a whole number."))
+        raise ArgumentError(f"odeint: mxstep={mxstep} is no number of steps", hint="Pass a whole number.")
     leaves, tree = leaves_of(y0)
     *values, times = cast(_Values, promote_float(*leaves, t))
     require_kind("odeint", ("float",), times.spec)
     if times.ndim != 1 or times.shape[0] == 0:
-        raise ShapeError(
-            message(f"odeint: times of shape {times.shape}", hint="Pass a row of times, the first included.")
-        )
+        raise ShapeError(f"odeint: times of shape {times.shape}", hint="Pass a row of times, the first included.")
     direction = sign(times[-1] - times[0])
 
     def slope(ys: _Values, at: Any) -> _Values:

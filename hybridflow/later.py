@@ -15,7 +15,7 @@ from hybridflow.core.attached import attach
 MODULES = (
     "analysis", "compat", "data", "debugging", "distribute", "export", "integrate", "metrics", "models", "optim",
     "optimize", "serve", "summary", "testing", "train", "tree",
-)  # fmt: skip
+)
 NAMES = {
     "Comparison": "analysis.compare", "Comparisons": "analysis.compare", "Sweep": "analysis.compare",
     "compare": "analysis.compare", "CostReport": "analysis.cost", "XlaCheck": "analysis.cost", "cost": "analysis.cost",
@@ -27,7 +27,7 @@ NAMES = {
     "compile_recorded": "tracing.compile_recorded", "to_jax": "tracing.to_jax",
     "shard_map": "nested.manual",
     "load": "saving.files", "save": "saving.files", "load_ipython_extension": "cli.magics",
-}  # fmt: skip
+}
 """Public names of the package, each with the module that defines it."""
 
 ATTACHED = {
@@ -51,12 +51,12 @@ ATTACHED = {
     "layers_of": "nn.layer_costs", "fsdp_placements": "distribute.sharding", "session_or_default": "compat.v1.session",
     "renamed": "saving.foreign", "step_for": "saving.foreign",
     "verified_call": "analysis.verify", "rewritten": "passes.pipeline",
-}  # fmt: skip
+}
 """Functions that a module needs from one that is imported after it, each with that module: see `core.attached`."""
 
 RECORDS = ("optim.rules", "optim.matrix_rules", "ops.packing", "ops.quantization", "ops.integer_products",
            "ops.quantized_products", "ops.collectives", "nested.manual", "nested.pipelines",
-           "ops.nn.ring_attention")  # fmt: skip
+           "ops.nn.ring_attention")
 """Modules that register ops which only they use. Parsing a graph's text with such an op imports them."""
 
 

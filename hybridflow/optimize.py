@@ -16,7 +16,7 @@ from hybridflow.core import structures
 from hybridflow.core.attached import attached as _attached
 from hybridflow.core.context import is_tracing
 from hybridflow.core.dtypes import is_differentiable
-from hybridflow.core.errors import ArgumentError, TraceError, message
+from hybridflow.core.errors import ArgumentError, TraceError
 from hybridflow.core.functions import as_traced
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
@@ -197,7 +197,7 @@ def minimize(
         the limit of rounding; M. Blondel et al., "Efficient and Modular Implicit Differentiation", NeurIPS 2022.
     """
     if method != "BFGS":
-        raise ArgumentError(message(f"minimize: method={method!r} is not one of ['BFGS']"))
+        raise ArgumentError(f"minimize: method={method!r} is not one of ['BFGS']")
     space = _Space("minimize", x0)
     size, exact = space.start.shape[0], space.start.dtype == np.float64
     most = 200 * size if maxiter is None else _count("minimize", maxiter)
@@ -286,7 +286,7 @@ class _Space:
         self._name = name
         leaves, self._tree = leaves_of(x0)
         if not builtins.sum(leaf.size for leaf in leaves):
-            raise ArgumentError(message(f"{name}: x0 is empty", hint="Pass one float at least."))
+            raise ArgumentError(f"{name}: x0 is empty", hint="Pass one float at least.")
         self._like = list(promote_float(*leaves))
         require_kind(name, ("float",), self._like[0].spec)
         self.start = stop_gradient(self._row(self._like))
@@ -386,16 +386,14 @@ class _Builder(InnerBuilder):
             TraceError: always.
         """
         del value
-        raise TraceError(
-            message(f"{self.name}: the function assigns Variable {variable.name!r}, in every step of the search",
-                    got=f"{variable.spec} at {format_where(user_place(2))}",
-                    hint="Return what is to be assigned of the result, and assign it after the search.")
-        )  # fmt: skip
+        raise TraceError(f"{self.name}: the function assigns Variable {variable.name!r}, in every step of the search",
+                         got=f"{variable.spec} at {format_where(user_place(2))}",
+                         hint="Return what is to be assigned of the result, and assign it after the search.")
 
 
 def _count(name: str, maxiter: Any) -> int:
     if isinstance(maxiter, bool) or not isinstance(maxiter, int) or maxiter < 1:
-        raise ArgumentError(message(f"{name}: maxiter={maxiter!r} is no number of steps", hint="Pass a whole number."))
+        raise ArgumentError(f"{name}: maxiter={maxiter!r} is no number of steps", hint="Pass a whole number.")
     return maxiter
 
 

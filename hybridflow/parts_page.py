@@ -82,7 +82,7 @@ def page_text() -> str:
                  [pair for pair in _public(metrics) if inspect.isclass(pair[1])]),
         _section("Initial values", "Initializers are functions of a shape and a dtype; `seed` restarts them.", initial),
         _section("Data", "Any iterable of batches will do.", _made_in(_public(data), data.__name__)),
-    ])  # fmt: skip
+    ])
 
 
 main = writer(PATH, page_text, COMMAND, __doc__)

@@ -12,7 +12,7 @@ from typing import Any, Self, cast
 import numpy as np
 
 from hybridflow.core.attached import attached as _attached
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError
 from hybridflow.ir.graph import Graph
 from hybridflow.ops.effects import pure_callback
 from hybridflow.pictures.graph_def import graph_def_of
@@ -79,7 +79,7 @@ class Writer:
             ArgumentError: fewer than one bucket.
         """
         if buckets < 1:
-            raise ArgumentError(message(f"summary.histogram: buckets={buckets}, which is less than 1"))
+            raise ArgumentError(f"summary.histogram: buckets={buckets}, which is less than 1")
         self._write("histogram", name, values, step, buckets)
 
     def image(self, name: str, image: Any, step: Any) -> None:
@@ -118,10 +118,8 @@ class Writer:
         if isinstance(graph, CompiledFunction):
             graph = graph.graph(*args, **kwargs)
         elif not isinstance(cast(Any, graph), Graph) or args or kwargs:
-            raise ArgumentTypeError(
-                message(f"summary.graph: {type(graph).__name__} is not a graph",
-                        hint="Pass fn.graph(*args), or a compiled function and the arguments of a call.")
-            )  # fmt: skip
+            raise ArgumentTypeError(f"summary.graph: {type(graph).__name__} is not a graph",
+                                    hint="Pass fn.graph(*args), or a compiled function and the arguments of a call.")
         event = tensorboard_module("event", "summary.graph").Event
         self._add(event(graph_def=graph_def_of(graph).SerializeToString()))
 
@@ -157,9 +155,8 @@ class Writer:
     def _open(self) -> Any:
         file = self._file
         if file is None:
-            raise ArgumentError(
-                message(f"summary.Writer: {self.logdir!r} was closed", hint="Write before close(), or make a Writer.")
-            )
+            raise ArgumentError(f"summary.Writer: {self.logdir!r} was closed",
+                                hint="Write before close(), or make a Writer.")
         return file
 
     def _write(self, kind: str, name: str, value: Any, step: Any, *options: Any) -> None:
@@ -169,9 +166,8 @@ class Writer:
         def write(value: Any, step: Any) -> tuple[()]:
             number = np.asarray(step)
             if number.size != 1 or number.dtype.kind not in "iu":
-                raise ArgumentTypeError(
-                    message(f"summary.{kind}: the step of {name!r} must be an integer", got=f"{number!r:.80}")
-                )
+                raise ArgumentTypeError(f"summary.{kind}: the step of {name!r} must be an integer",
+                                        got=f"{number!r:.80}")
             self._add(_event(make(name, value, *options), int(number.reshape(()))))
             return ()
 
@@ -192,19 +188,15 @@ def _event(summary: Any, step: int) -> Any:
 def _reals(kind: str, name: str, value: Any) -> np.ndarray[Any, Any]:
     array = np.asarray(value)
     if array.dtype.kind in "cOUS":
-        raise ArgumentTypeError(
-            message(f"summary.{kind}: {name!r} must be real numbers", got=f"{array.dtype}{array.shape}")
-        )
+        raise ArgumentTypeError(f"summary.{kind}: {name!r} must be real numbers", got=f"{array.dtype}{array.shape}")
     return array.astype(np.float64)
 
 
 def _scalar(name: str, value: Any) -> Any:
     array = _reals("scalar", name, value)
     if array.size != 1:
-        raise ShapeError(
-            message(f"summary.scalar: {name!r} must have one element", got=f"shape {array.shape}",
-                    hint="Reduce it, with hf.mean for example, or write a histogram.")
-        )  # fmt: skip
+        raise ShapeError(f"summary.scalar: {name!r} must have one element", got=f"shape {array.shape}",
+                         hint="Reduce it, with hf.mean for example, or write a histogram.")
     return tensorboard_module("plugins.scalar.summary_v2", "summary.scalar").scalar_pb(name, array.reshape(()))
 
 
@@ -220,14 +212,10 @@ def _histogram(name: str, values: Any, buckets: int) -> Any:
 def _image(name: str, image: Any) -> Any:
     array = np.asarray(image)
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)) or not array.size:
-        raise ShapeError(
-            message(f"summary.image: {name!r} must have shape (height, width) or (height, width, 1, 3 or 4)",
-                    got=f"shape {array.shape}", hint="Write one image at a time, channels last.")
-        )  # fmt: skip
+        raise ShapeError(f"summary.image: {name!r} must have shape (height, width) or (height, width, 1, 3 or 4)",
+                         got=f"shape {array.shape}", hint="Write one image at a time, channels last.")
     if array.dtype != np.uint8 and array.dtype.kind not in "fV":
-        raise ArgumentTypeError(
-            message(f"summary.image: {name!r} must be uint8, or floats from 0 to 1", got=str(array.dtype))
-        )
+        raise ArgumentTypeError(f"summary.image: {name!r} must be uint8, or floats from 0 to 1", got=str(array.dtype))
     if array.dtype != np.uint8:
         array = np.round(np.clip(np.nan_to_num(array.astype(np.float64)), 0.0, 1.0) * 255.0).astype(np.uint8)
     if array.ndim == 2:

@@ -20,7 +20,7 @@ NAMESPACES = {
     "hf.data": "Data", "hf.metrics": "Metrics", "hf.train": "Training", "hf.export": "Artifacts", "hf.serve": "Serving",
     "hf.summary": "TensorBoard", "hf.debugging": "Debugging", "hf.testing": "Testing", "hf.config": "Settings",
     "hf.nn.init": "Initial values",
-}  # fmt: skip
+}
 MADE = {
     "operations": ("hybridflow/ops/README.md", "The operations, and what each supports"),
     "parts": ("hybridflow/PARTS.md", "Layers, losses, optimizers, metrics"),
@@ -193,5 +193,5 @@ def link_out(app: Any, name: str, source: list[str]) -> None:
             r"^(\w+)\[(\w)\]\n",
             lambda found: f"{found[1]}{found[2]}\n" if (folder / f"{found[1]}{found[2]}.md").exists() else "",
             text, flags=re.MULTILINE,
-        )  # fmt: skip
+        )
     source[0] = text

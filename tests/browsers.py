@@ -17,7 +17,7 @@ browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machi
 OPTIONS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
     "--disable-component-update", "--disable-sync",
-]  # fmt: skip
+]
 
 
 def opened(url: str, folder: Path, *options: str) -> str:
@@ -26,7 +26,7 @@ def opened(url: str, folder: Path, *options: str) -> str:
     return subprocess.run(
         [CHROMIUM, *OPTIONS, f"--user-data-dir={folder / 'profile'}", *options, "--dump-dom", url],
         capture_output=True, text=True, timeout=120, check=True,
-    ).stdout  # fmt: skip
+    ).stdout
 
 
 def photographed(url: str, path: Path, width: int, height: int, *options: str) -> None:
@@ -36,7 +36,7 @@ def photographed(url: str, path: Path, width: int, height: int, *options: str) -
         [CHROMIUM, *OPTIONS, f"--user-data-dir={path.parent / 'profile'}", f"--window-size={width},{height}",
          "--hide-scrollbars", f"--screenshot={path}", *options, url],
         capture_output=True, timeout=120, check=True,
-    )  # fmt: skip
+    )
 
 
 def answer_of(document: str) -> Any:

@@ -41,7 +41,7 @@ def of_einops() -> conformance.Result:
         return conformance.run_tests(
             ["-p", "tests.einops_backend", "--pyargs", "einops.tests"], Path(folder),
             {"EINOPS_TEST_BACKENDS": "hybridflow"},
-        )  # fmt: skip
+        )
 
 
 def of_consumers() -> conformance.Result:
@@ -49,7 +49,7 @@ def of_consumers() -> conformance.Result:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.array_api_consumers"],
         cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    )
     failed = {"the next one": done.stderr.strip().splitlines()[-1]} if done.returncode else {}
     return conformance.Result(len(done.stdout.split()), 0, failed)
 

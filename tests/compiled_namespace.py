@@ -25,7 +25,7 @@ STANDARD = tuple(
     for name, value in vars(hf).items()
     if inspect.isfunction(value) and value.__module__.startswith("hybridflow.ops.")
     and name not in DYNAMIC | FOREIGN | PLAIN and not name.startswith("_")
-)  # fmt: skip
+)
 """The functions that are compiled."""
 
 

@@ -20,7 +20,7 @@ class Convnet(nn.Module):
         self.features = nn.Sequential(
             nn.Conv(8, 3, stride=2, bias=False), nn.BatchNorm(), nn.relu,
             nn.Conv(16, 3, bias=False), nn.BatchNorm(), nn.relu, nn.MaxPool(2),
-        )  # fmt: skip
+        )
         self.head = nn.Sequential(nn.Flatten(), nn.Linear(256), nn.relu, nn.Dropout(0.2), nn.Linear(10))
 
     def forward(self, x: Any) -> Any:

@@ -96,9 +96,9 @@ def run_tests(arguments: Sequence[str], folder: Path, environment: Mapping[str, 
         command = [
             sys.executable, "-m", "pytest", "-q", "--tb=short", "--disable-warnings", "-p", "no:cacheprovider",
             f"--junitxml={report}", *arguments,
-        ]  # fmt: skip
+        ]
         done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": paths, **environment},
-                              capture_output=True, text=True, check=False)  # fmt: skip
+                              capture_output=True, text=True, check=False)
         if done.returncode not in (0, 1) or not report.exists():
             raise RuntimeError(f"the suite did not run:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
         return read_report(report.read_text(encoding="utf-8"))

@@ -55,7 +55,7 @@ RESULT = "x, y, k + c, t"
 CONSTRUCTS = [
     "try_finally", "with_block", "match_values", "match_structure", "function", "closure", "comprehension", "append",
     "helper", "generator", "instance", "lambdas", "container", "none", "builtins", "raising", "variable", "deep_walrus",
-]  # fmt: skip
+]
 
 
 class Writer:
@@ -113,7 +113,7 @@ class Writer:
             f"abs({a}) * 0.8 - 0.2",
             f"{a} - v[{self.rng.randint(0, 2)}]",
             f"{a} + m[{self.rng.randint(0, 1)}, {self.rng.randint(0, 2)}] * 0.5",
-        ])  # fmt: skip
+        ])
 
     def condition(self, depth: int = 1) -> str:
         a, b, number = self.scalar(), self.scalar(), self.number()
@@ -121,7 +121,7 @@ class Writer:
             f"{a} > {number}", f"{a} < {b}", f"k % 2 == {self.rng.randint(0, 1)}", f"-0.5 < {a} < 1.0",
             f"{a} < {b} <= {number} < 1.4", f"k > {self.rng.randint(-1, 4)}", f"not {a} > {number}",
             f"c > {self.rng.randint(0, 2)}", f"hf.all(v > {number})",
-        ]  # fmt: skip
+        ]
         if not self.kind.open_sizes:
             simple += [f"any(e > {number} for e in v)", f"{a} in v", f"all([{a} > {number}, k > 0])"]
         if depth and self.rng.random() < 0.35:
@@ -180,7 +180,7 @@ class Writer:
             "k = k + 1",
             "c += 1",
             f"{target} = (w := {self.value()}) * 0.5 + hf.tanh(w)",
-        ]))  # fmt: skip
+        ]))
 
     def branch(self, place: Place) -> None:
         test = self.condition()
@@ -214,7 +214,7 @@ class Writer:
             ("v", name, name), ("reversed(v)", name, name), ("v[1:]", name, name),
             ("enumerate(v)", f"{name}, w", f"w * {name}"), ("zip(v, v * 0.5)", f"({name}, w)", f"{name} * w"),
             ("enumerate(zip(v, v))", f"{name}, (e, w)", f"e * w * {name}"),
-        ])  # fmt: skip
+        ])
         if self.kind.open_sizes and "reversed" in rows:
             rows = "v"
         self.line(place, f"for {target} in {rows}:")
@@ -234,7 +234,7 @@ class Writer:
         rows, value = self.rng.choice([
             (f"range({self.rng.randint(0, 3)})", name), ("(0.5, -0.25)", name),
             ('{"a": 1, "b": 2}.items()', f"{name}[1]"),
-        ])  # fmt: skip
+        ])
         self.line(place, f"for {name} in {rows}:")
         self.line(inner, f"{self.rng.choice('xyt')} += {value} * 0.1")
         return inner
@@ -339,7 +339,7 @@ class Writer:
             "y = hf.sum(hf.stack([hf.tanh(e * y) for e in v]))",
             f"y = sum(e for e in v if e > {self.number()}) + y * 0.5",
             f"t = max((e for e in v if e > {self.number()}), default=t)",
-        ]))  # fmt: skip
+        ]))
 
     def append(self, place: Place) -> None:
         name, e = self.name("out"), self.name("e")
@@ -363,7 +363,7 @@ class Writer:
                 [f"    return a * {number} if a > b else {name}_other(b)", f"def {name}_other(a):",
                  f"    return -a if a < {number} else a"],
             ]),
-        ]  # fmt: skip
+        ]
         self.line(place, f"{self.rng.choice('xyt')} = {name}({self.scalar()}, {self.scalar()})")
 
     def generator(self, place: Place) -> None:
@@ -386,10 +386,10 @@ class Writer:
             "    def __getitem__(self, j):", "        return self.a if self.a > 0.0 else self.a * j",
             "    @property", "    def half(self):", f"        return self.a * 0.5 if self.a > {number} else self.a",
             "    def __iter__(self):", "        yield self.a", "        yield self.half",
-        ]  # fmt: skip
+        ]
         self.line(place, f"o = {name}({self.scalar()})")
         self.line(place, self.rng.choice([f"x = o({self.scalar()})", f"y = o + {self.scalar()}", "t = o[2] * 0.5",
-                                          "x = sum(list(o))", "y = o.half"]))  # fmt: skip
+                                          "x = sum(list(o))", "y = o.half"]))
 
     def lambdas(self, place: Place) -> None:
         name, number = self.name("f"), self.number()
@@ -397,7 +397,7 @@ class Writer:
             f"{name} = lambda a: a if a > {number} else -a * 0.5",
             f"{name} = partial(lambda b, a: a * b if a > {number} else a, 0.7)",
             f"{name} = (lambda g: lambda a: g(g(a)))(lambda a: a * 0.5 if a > y else a + 0.1)",
-        ]))  # fmt: skip
+        ]))
         self.line(place, f"x = {name}({self.scalar()})")
 
     def container(self, place: Place) -> None:
@@ -420,7 +420,7 @@ class Writer:
             "y = list(filter(lambda j: j != 1, range(3)))[1] * x",
             "x = sum(e * w for e, w in zip(v, reversed(v))) * 0.5",
             f"y = min(v) if {self.condition(0)} else max(v)",
-        ]))  # fmt: skip
+        ]))
 
     def raising(self, place: Place) -> None:
         self.raises += 1
@@ -434,7 +434,7 @@ class Writer:
     def variable(self, place: Place) -> None:
         self.line(place, self.rng.choice([
             f"S.assign({self.value()})", f"S.assign_add({self.scalar()} * 0.1)", "x = x * 0.5 + S",
-        ]))  # fmt: skip
+        ]))
 
     def deep_walrus(self, place: Place) -> None:
         word = self.rng.choice(["and", "or"])

@@ -199,5 +199,5 @@ MODELS: dict[str, Case] = {
     "ensemble": Case(ensemble),
     "gradient": Case(lambda: hf.grad(lambda x: hf.mean(hf.tanh(x @ x.T / 50)))),
     "compiled": Case(lambda: hf.compile(lambda x: hf.var(x, axis=0) / x.shape[0])),
-}  # fmt: skip
+}
 SIZES = (1, 2, 5)

@@ -92,7 +92,7 @@ MANIFEST: dict[str, tuple[tuple[Any, ...], Any]] = {
     "an operation of a version of text": (("operations", "tanh"), "1"),
     "operations are a list": (("operations",), []),
     "deep structures": ((*PREDICT, "result"), json.loads('{"list": [' * 60 + "0" + "]}" * 60)),
-}  # fmt: skip
+}
 CHECKS: dict[str, Any] = {
     "an error of Python": {"error": "SystemExit", "text": "", "where": ""},
     "an error that is none": {"error": "message", "text": "", "where": ""},
@@ -275,7 +275,7 @@ TEXTS: dict[str, tuple[str, str, str]] = {
     "an escape that is none": ("rows", 'subscripts="ij,kj->ik"', r'subscripts="\q"'),
     "half a pair": ("rows", 'subscripts="ij,kj->ik"', r'subscripts="\ud800"'),
     "a zero byte": ("rows", "return %17", "\0return %17"),
-}  # fmt: skip
+}
 
 
 def text_change(old: str, new: str) -> Change:
@@ -369,7 +369,7 @@ GRAPHS: dict[str, Callable[[], str]] = {
         "%6 = multiply(%args_0, %5) : f32[3]",
         result="%6",
     ),
-}  # fmt: skip
+}
 
 
 def graph_change(made: Callable[[], str]) -> Change:

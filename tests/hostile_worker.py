@@ -22,7 +22,7 @@ LIMITS = hf.export.Limits(bytes=1 << 28, elements=1 << 24, memory=1 << 28, steps
 _FORBIDDEN = (
     "compile", "ctypes.dlopen", "exec", "import", "marshal.loads", "os.", "pickle.find_class", "shutil.", "socket.",
     "subprocess.", "sys.addaudithook", "tempfile.",
-)  # fmt: skip
+)
 
 
 def arguments(function: Any) -> dict[str, Any]:

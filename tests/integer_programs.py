@@ -24,7 +24,7 @@ ONE: tuple[Step, ...] = (
     lambda x: hf.astype(x < 0, x.dtype), lambda x: hf.astype(x * x < 0, x.dtype), lambda x: hf.astype(x >= 0, x.dtype),
     lambda x: hf.reshape(hf.reshape(x, (2, 4)), (SIZE,)), lambda x: hf.clip(x, 1, 100), lambda x: x - x,
     lambda x: hf.reshape(hf.matrix_transpose(hf.reshape(x, (2, 4))), (SIZE,)),
-)  # fmt: skip
+)
 TWO: tuple[Step, ...] = (
     lambda x, y: x + y, lambda x, y: x - y, lambda x, y: x * y, lambda x, y: x // y, lambda x, y: x % y,
     lambda x, y: x & y, lambda x, y: x | y, lambda x, y: x ^ y, lambda x, y: x << y, lambda x, y: x >> y,
@@ -33,7 +33,7 @@ TWO: tuple[Step, ...] = (
     lambda x, y: (x - 1) * (y - 1), lambda x, y: abs((x - 1) * (x - 1)) + y, lambda x, y: (x + y) * (y + x),
     lambda x, y: hf.reshape(hf.reshape(x, (4, 2)) @ hf.reshape(y, (2, 4)), (16,))[:SIZE],
     lambda x, y: hf.broadcast_to(hf.sum(x * y, dtype=x.dtype), (SIZE,)),
-)  # fmt: skip
+)
 
 
 def at_the_ends(dtype: str, rng: random.Random) -> Any:

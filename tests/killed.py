@@ -70,7 +70,7 @@ def killed(directory: Path, how: str, kills: int, rng: random.Random, store: Pat
             [sys.executable, "-W", "error", __file__, "train", str(directory), how], stdout=subprocess.PIPE,
             bufsize=0,  # what is read ahead of a line would be lost to `communicate`
             env={**os.environ, "HYBRIDFLOW_CACHE_DIR": str(store), "PYTHONPATH": str(Path(__file__).parent.parent)},
-        )  # fmt: skip
+        )
         assert process.stdout is not None
         if made < kills:
             for _ in range(rng.randrange(1, 12)):

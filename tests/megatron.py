@@ -66,7 +66,7 @@ LAYOUTS: dict[str, Any] = {
     "table": ("model", None), "wq": (None, None, "model", None), "wk": (None, None, "model", None),
     "wv": (None, None, "model", None), "wo": (None, "model", None, None), "up": (None, None, "model"),
     "down": (None, "model", None),
-}  # fmt: skip
+}
 
 
 @hf.checkpoint
@@ -113,7 +113,7 @@ def simulated(row):
     compiled = hf.compile(step, mesh=mesh, in_layouts=layouts, out_layouts=(None, tuple(LAYOUTS.values())))
     rows = hf.TensorSpec((row.batch, LENGTH), "int32")
     return hf.simulate(compiled, rows, rows, *weight_specs(row, row.layers),
-                       mesh={"data": row.replicas, "model": row.tensor}, hardware="a100-80gb")  # fmt: skip
+                       mesh={"data": row.replicas, "model": row.tensor}, hardware="a100-80gb")
 
 
 def piped(row):
@@ -134,7 +134,7 @@ def piped(row):
             loss = hf.distribute.pipeline(
                 stages, tokens, targets, loss=lambda x, targets: head(x, table, targets), microbatches=microbatches,
                 schedule="gpipe",
-            )  # fmt: skip
+            )
         return loss, tape.gradient(loss, (table, *weights))
 
     def named(tokens, targets, table, wq, wk, wv, wo, up, down):
@@ -142,9 +142,9 @@ def piped(row):
 
     layouts = {name: layout if name == "table" else (None, *layout) for name, layout in LAYOUTS.items()}
     compiled = hf.compile(named, mesh=hf.Mesh({"stage": 1, "model": 1}), in_layouts=layouts,
-                          out_layouts=(None, tuple(layouts.values())))  # fmt: skip
+                          out_layouts=(None, tuple(layouts.values())))
     table, *weights = weight_specs(row, row.layers // row.stages)
     weights = [hf.TensorSpec((row.stages, *one.shape), one.dtype) for one in weights]
     rows = hf.TensorSpec((row.batch // row.replicas, LENGTH), "int32")
     return hf.simulate(compiled, rows, rows, table, *weights, mesh={"stage": row.stages, "model": row.tensor},
-                       hardware="a100-80gb")  # fmt: skip
+                       hardware="a100-80gb")

@@ -63,7 +63,7 @@ class Net(nn.Module):
 def batch() -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
     return (hf.asarray(rng.normal(size=(ROWS, WIDTH)).astype("float32")),
-            hf.asarray(rng.integers(0, 16, ROWS).astype("int32")))  # fmt: skip
+            hf.asarray(rng.integers(0, 16, ROWS).astype("int32")))
 
 
 def step_of(kind: str) -> tuple[Callable[..., Any], list[hf.Variable]]:

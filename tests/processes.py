@@ -13,6 +13,6 @@ def run_python(code: str, *, timeout: float = 100.0, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=timeout,
         env={**os.environ, **environment}, check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
     return done.stdout

@@ -32,7 +32,7 @@ NAMES = [
     "where", "sum", "mean", "max", "min", "any", "all", "prod", "reshape", "permute_dims", "broadcast_to",
     "expand_dims", "concat", "stack", "flip", "take", "matmul", "logical_and", "logical_not", "less", "equal",
     "isnan", "zeros_like", "cumulative_sum", "tril",
-]  # fmt: skip
+]
 JAX = SimpleNamespace(
     **{name: getattr(jnp, name) for name in NAMES},
     astype=lambda x, dtype: x.astype(dtype),

@@ -117,7 +117,7 @@ kind("an int attribute", lambda k: Box(k=int(k)), lambda h: h.k, set=lambda h: s
 kind("a str attribute", lambda k: Box(k="x" * int(k)), lambda h: len(h.k), set=lambda h: setattr(h, "k", "x" * 5))
 kind("a slot", Slotted, lambda h: h.k, set=sets)
 kind("an attribute's attribute", lambda k: Box(b=box(k)), lambda h: h.b.k,
-     set=lambda h: sets(h.b), replace=lambda h: setattr(h, "b", box(5.0)))  # fmt: skip
+     set=lambda h: sets(h.b), replace=lambda h: setattr(h, "b", box(5.0)))
 kind("getattr", box, lambda h: getattr(h, "k"), set=sets)  # noqa: B009
 kind("getattr with a default", box, lambda h: getattr(h, "absent", 2.0), set=lambda h: setattr(h, "absent", 5.0))
 kind("hasattr", box, lambda h: 5.0 if hasattr(h, "absent") else 2.0, set=lambda h: setattr(h, "absent", 5.0))
@@ -170,7 +170,7 @@ kind("a method held in a local", with_methods, lambda h: (lambda m: m())(h.m), s
 kind("methodcaller", with_methods, lambda h: operator.methodcaller("m")(h), set=sets, redefine=redefine_m)
 kind("a method in a list", lambda k: [with_methods(k).m], lambda h: h[0](), set=lambda h: sets(h[0].__self__))
 kind("a method in an attribute", lambda k: Box(m=with_methods(k).m), lambda h: h.m(),
-     set=lambda h: sets(h.m.__self__), replace=lambda h: setattr(h, "m", with_methods(5.0).m))  # fmt: skip
+     set=lambda h: sets(h.m.__self__), replace=lambda h: setattr(h, "m", with_methods(5.0).m))
 kind("a method by its function", with_methods, lambda h: type(h).m(h), set=sets, redefine=redefine_m)
 
 
@@ -215,14 +215,14 @@ kind("a fresh object's class attribute", lambda k: type("Thing", (), {"k": k}), 
 kind("a class's own attribute", lambda k: type("Thing", (), {"k": k}), lambda h: h.k, set=sets)
 kind("a class's dict", lambda k: type("Thing", (), {"k": k}), lambda h: vars(h)["k"], set=sets)
 kind("the name of a class", lambda k: Box(c=type("T" * int(k), (), {})), lambda h: len(type(h.c()).__name__),
-     set=lambda h: setattr(h.c, "__name__", "T" * 5))  # fmt: skip
+     set=lambda h: setattr(h.c, "__name__", "T" * 5))
 kind("isinstance", lambda k: class_k(k), lambda h: 5.0 if isinstance(h, Other) else 2.0, swap=swap)
 kind("a classmethod", lambda k: type("Thing", (), {"k": k, "c": classmethod(lambda cls: cls.k)}), lambda h: h.c(),
-     set=sets, redefine=lambda h: setattr(h, "c", classmethod(lambda cls: 5.0)))  # fmt: skip
+     set=sets, redefine=lambda h: setattr(h, "c", classmethod(lambda cls: 5.0)))
 kind("a classmethod of an object", lambda k: type("Thing", (), {"k": k, "c": classmethod(lambda cls: cls.k)})(),
-     lambda h: h.c(), cls=set_class)  # fmt: skip
+     lambda h: h.c(), cls=set_class)
 kind("a staticmethod", lambda k: type("Thing", (), {"c": staticmethod(lambda: 2.0)}), lambda h: h.c(),
-     redefine=lambda h: setattr(h, "c", staticmethod(lambda: 5.0)))  # fmt: skip
+     redefine=lambda h: setattr(h, "c", staticmethod(lambda: 5.0)))
 
 
 def with_property(k):
@@ -230,7 +230,7 @@ def with_property(k):
 
 
 kind("a property", with_property, lambda h: h.p, set=sets,
-     redefine=lambda h: setattr(type(h), "p", property(lambda self: 5.0)))  # fmt: skip
+     redefine=lambda h: setattr(type(h), "p", property(lambda self: 5.0)))
 
 
 class Descriptor:
@@ -252,14 +252,14 @@ class Delegating:
 
 kind("a descriptor", lambda k: type("Thing", (), {"d": Descriptor(k)})(), lambda h: h.d,
      set=lambda h: sets(type(h).__dict__["d"]), redefine=lambda h: setattr(type(h), "d", Descriptor(5.0)),
-     shadow=lambda h: h.__dict__.update(d=5.0))  # fmt: skip
+     shadow=lambda h: h.__dict__.update(d=5.0))
 kind("a descriptor that delegates", lambda k: type("Thing", (Box,), {"d": Delegating()})(k=k), lambda h: h.d, set=sets)
 kind("__getattr__", lambda k: type("Thing", (Box,), {"__getattr__": lambda self, name: self.k})(k=k),
      lambda h: h.absent, set=sets, add=lambda h: setattr(h, "absent", 5.0),
-     redefine=lambda h: setattr(type(h), "__getattr__", lambda self, name: 5.0))  # fmt: skip
+     redefine=lambda h: setattr(type(h), "__getattr__", lambda self, name: 5.0))
 kind("__getattribute__", lambda k: type("Thing", (Box,), {
          "__getattribute__": lambda self, name: object.__getattribute__(self, "k" if name == "p" else name)})(k=k),
-     lambda h: h.p, set=lambda h: object.__setattr__(h, "k", 5.0))  # fmt: skip
+     lambda h: h.p, set=lambda h: object.__setattr__(h, "k", 5.0))
 
 
 class Level(enum.Enum):
@@ -276,7 +276,7 @@ def member(k):
 
 kind("an enum's attribute", member, lambda h: h.k, set=sets)
 kind("a cached property", lambda k: type("Thing", (Box,), {"p": functools.cached_property(lambda self: self.k)})(k=k),
-     lambda h: 1.0 * h.p, dict=lambda h: h.__dict__.update(p=5.0, k=5.0))  # fmt: skip
+     lambda h: 1.0 * h.p, dict=lambda h: h.__dict__.update(p=5.0, k=5.0))
 
 
 # what Python calls by itself
@@ -407,7 +407,7 @@ kind("pow()", read=lambda h: pow(h, 1), **thing("__pow__", lambda s, n: s.k, lam
 kind("math.floor()", read=lambda h: math.floor(h), **thing("__floor__", lambda s: int(s.k), lambda s: 5))
 kind("math.trunc()", read=lambda h: math.trunc(h), **thing("__trunc__", lambda s: int(s.k), lambda s: 5))
 kind("reversed()", read=lambda h: next(iter(reversed(h))),
-     **thing("__reversed__", lambda s: iter([s.k]), lambda s: iter([5.0])))  # fmt: skip
+     **thing("__reversed__", lambda s: iter([s.k]), lambda s: iter([5.0])))
 kind("next()", read=lambda h: next(h), **thing("__next__", lambda s: s.k, lambda s: 5.0))
 
 
@@ -426,14 +426,14 @@ def entered(h):
 kind("with", with_manager, entered, set=sets, redefine=lambda h: setattr(type(h), "__enter__", lambda self: 5.0))
 kind("__array__", read=lambda h: float(np.asarray(h)),
      **thing("__array__", lambda self, dtype=None, copy=None: np.array(self.k),
-             lambda self, dtype=None, copy=None: np.array(5.0)))  # fmt: skip
+             lambda self, dtype=None, copy=None: np.array(5.0)))
 kind("__missing__", lambda k: type("D", (dict,), {"__missing__": lambda self, key: self.k, "k": k})(),
-     lambda h: h["absent"], cls=set_class, add=lambda h: h.__setitem__("absent", 5.0))  # fmt: skip
+     lambda h: h["absent"], cls=set_class, add=lambda h: h.__setitem__("absent", 5.0))
 kind("json.dumps", lambda k: {"k": [k]}, lambda h: float(json.dumps(h)[7:-2]), set=lambda h: h["k"].__setitem__(0, 5.0))
 kind("__copy__", read=lambda h: copy.copy(h),
-     **thing("__copy__", lambda self: self.k, lambda self: 5.0))  # fmt: skip
+     **thing("__copy__", lambda self: self.k, lambda self: 5.0))
 kind("a metaclass", lambda k: type("M", (type,), {"p": property(lambda cls: cls.k)})("C", (), {"k": k}),
-     lambda h: h.p, set=sets)  # fmt: skip
+     lambda h: h.p, set=sets)
 
 
 def matched(h):
@@ -481,19 +481,19 @@ kind("dict.values", lambda k: {"k": k}, lambda h: sum(h.values()), set=set_item)
 kind("dict.items", lambda k: {"k": k}, lambda h: sum([v for _, v in h.items()]), set=set_item)
 kind("a key in a dict", lambda k: {"k": k}, lambda h: 5.0 if "x" in h else 2.0, add=lambda h: h.update(x=1))
 kind("a key's type", lambda k: {1: k}, lambda h: 2.0 if type(next(iter(h))) is int else 5.0,
-     set=lambda h: (h.clear(), h.update({True: 2.0})))  # fmt: skip
+     set=lambda h: (h.clear(), h.update({True: 2.0})))
 kind("an object in a dict", lambda k: {"k": box(k)}, lambda h: h["k"].k, set=lambda h: sets(h["k"]))
 kind("an object as a key", lambda k: {box(k): 1}, lambda h: sum([one.k for one in h]),
-     set=lambda h: sets(next(iter(h))))  # fmt: skip
+     set=lambda h: sets(next(iter(h))))
 kind("a dict's order", lambda k: {"a": k, "b": 5.0}, lambda h: next(iter(h.values())),
-     move=lambda h: h.update(a=h.pop("a")))  # fmt: skip
+     move=lambda h: h.update(a=h.pop("a")))
 kind("a set", lambda k: {k}, lambda h: sum(h), change=lambda h: (h.clear(), h.add(5.0)))
 kind("objects in a set", lambda k: {box(k)}, lambda h: sum([one.k for one in h]), set=lambda h: sets(next(iter(h))))
 kind("in a set", lambda k: {k}, lambda h: 5.0 if 5.0 in h else 2.0, change=lambda h: h.add(5.0))
 kind("a deque", lambda k: collections.deque([k]), lambda h: h[0], set=set_first)
 kind("a named tuple", lambda k: Box(p=Pair(k)), lambda h: h.p.k, replace=lambda h: setattr(h, "p", Pair(5.0)))
 kind("a frozen dataclass", lambda k: Box(p=Frozen(k)), lambda h: h.p.k,
-     replace=lambda h: setattr(h, "p", Frozen(5.0)), force=lambda h: object.__setattr__(h.p, "k", 5.0))  # fmt: skip
+     replace=lambda h: setattr(h, "p", Frozen(5.0)), force=lambda h: object.__setattr__(h.p, "k", 5.0))
 kind("a frozen dataclass with a list", lambda k: Frozen([k]), lambda h: h.k[0], set=lambda h: set_first(h.k))
 kind("an ordered dict", lambda k: collections.OrderedDict(k=k), lambda h: h["k"], set=set_item)
 kind("a default dict", lambda k: collections.defaultdict(float, k=k), lambda h: h["k"], set=set_item)
@@ -502,25 +502,25 @@ kind("a user dict", lambda k: collections.UserDict(k=k), lambda h: h["k"], set=s
 kind("a user dict run over", lambda k: collections.UserDict(k=k), lambda h: sum(h.values()), set=set_item)
 kind("a user list", lambda k: collections.UserList([k]), lambda h: h[0], set=set_first)
 kind("a user string", lambda k: Box(s=collections.UserString("x" * int(k))), lambda h: len(h.s),
-     set=lambda h: setattr(h.s, "data", "x" * 5))  # fmt: skip
+     set=lambda h: setattr(h.s, "data", "x" * 5))
 kind("a chain map", lambda k: collections.ChainMap({}, {"k": k}), lambda h: h["k"],
-     set=set_item, deep=lambda h: set_item(h.maps[1]))  # fmt: skip
+     set=set_item, deep=lambda h: set_item(h.maps[1]))
 kind("a mapping proxy", lambda k: Box(d=(d := {"k": k}), p=types.MappingProxyType(d)), lambda h: h.p["k"],
-     set=lambda h: set_item(h.d))  # fmt: skip
+     set=lambda h: set_item(h.d))
 kind("a view of a dict", lambda k: Box(d=(d := {"k": k}), v=d.values()), lambda h: sum(h.v),
-     set=lambda h: set_item(h.d))  # fmt: skip
+     set=lambda h: set_item(h.d))
 kind("a view of keys", lambda k: Box(d=(d := {"k": k}), v=d.keys()), lambda h: len(h.v),
-     add=lambda h: h.d.update(x=1))  # fmt: skip
+     add=lambda h: h.d.update(x=1))
 kind("a bytearray", lambda k: bytearray([int(k)]), lambda h: h[0], set=lambda h: h.__setitem__(0, 5))
 kind("an array", lambda k: array.array("d", [k]), lambda h: h[0], set=set_first)
 kind("an array run over", lambda k: array.array("d", [k]), lambda h: sum(h), set=set_first)
 kind("a memoryview", lambda k: Box(b=(b := bytearray([int(k)])), m=memoryview(b)), lambda h: h.m[0],
-     set=lambda h: h.b.__setitem__(0, 5))  # fmt: skip
+     set=lambda h: h.b.__setitem__(0, 5))
 kind("a NumPy array", lambda k: np.array([k]), lambda h: float(h[0]), set=set_first)
 kind("np.sum", lambda k: np.array([k]), lambda h: float(np.sum(h)), set=set_first)
 kind("a NumPy array as a tensor", lambda k: np.array([k]), lambda h: hf.sum(hf.asarray(h)), set=set_first)
 kind("a view of a NumPy array", lambda k: Box(a=(a := np.array([k])), v=a[:]), lambda h: float(h.v[0]),
-     set=lambda h: set_first(h.a))  # fmt: skip
+     set=lambda h: set_first(h.a))
 kind("ndarray.tolist", lambda k: np.array([k]), lambda h: h.tolist()[0], set=set_first)
 kind("an array of objects", lambda k: np.array([box(k)], object), lambda h: h[0].k, set=lambda h: sets(h[0]))
 kind("copy.copy of a list", lambda k: [box(k)], lambda h: copy.copy(h)[0].k, set=lambda h: sets(h[0]))
@@ -533,7 +533,7 @@ kind("dict | dict", lambda k: {"k": k}, lambda h: (h | {})["k"], set=set_item)
 kind("itemgetter of a list", lambda k: [k], lambda h: operator.itemgetter(0)(h), set=set_first)
 kind("list.__getitem__", lambda k: [k], lambda h: h.__getitem__(0), set=set_first)
 kind("a method of a list", lambda k: Box(d=(d := {"k": k}), get=d.get), lambda h: h.get("k"),
-     set=lambda h: set_item(h.d))  # fmt: skip
+     set=lambda h: set_item(h.d))
 kind("a subclass of list", lambda k: type("L", (list,), {})([k]), lambda h: h[0], set=set_first)
 kind("a subclass of dict", lambda k: type("D", (dict,), {})(k=k), lambda h: h["k"], set=set_item)
 kind("a subclass of dict, its attribute", lambda k: type("D", (dict,), {"k": k})(), lambda h: h.k, set=sets)
@@ -588,36 +588,36 @@ def own_code(k):
 
 kind("__defaults__", function_of, lambda h: h(1.0), replace=lambda h: setattr(h, "__defaults__", (5.0,)))
 kind("a default list", lambda k: function_of([k]), lambda h: len(h(1)) and h.__defaults__[0][0],
-     set=lambda h: set_first(h.__defaults__[0]))  # fmt: skip
+     set=lambda h: set_first(h.__defaults__[0]))
 kind("a default object", lambda k: (lambda x, l=box(k): x * l.k), lambda h: h(1.0),  # noqa: E741, B008
-     set=lambda h: sets(h.__defaults__[0]))  # fmt: skip
+     set=lambda h: sets(h.__defaults__[0]))
 kind("__kwdefaults__", function_with, lambda h: h(1.0), replace=lambda h: setattr(h, "__kwdefaults__", {"s": 5.0}),
-     set=lambda h: h.__kwdefaults__.update(s=5.0))  # fmt: skip
+     set=lambda h: h.__kwdefaults__.update(s=5.0))
 kind("an attribute of a function", function_attribute, lambda h: h(h.k), set=sets)
 kind("a cell", closing, lambda h: h(1.0), set=set_cell)
 kind("__code__", own_code, lambda h: h(1.0), replace=lambda h: setattr(h, "__code__", five_times.__code__))
 kind("__closure__", closing, lambda h: h.__closure__[0].cell_contents, set=set_cell)
 kind("inspected defaults", function_of, lambda h: h.__defaults__[0],
-     replace=lambda h: setattr(h, "__defaults__", (5.0,)))  # fmt: skip
+     replace=lambda h: setattr(h, "__defaults__", (5.0,)))
 kind("partial.keywords", lambda k: functools.partial(lambda x, s: x * s, s=k), lambda h: h(1.0),
-     set=lambda h: h.keywords.update(s=5.0))  # fmt: skip
+     set=lambda h: h.keywords.update(s=5.0))
 kind("partial of a method", lambda k: functools.partial(with_methods(k).m), lambda h: h(1.0),
-     set=lambda h: sets(h.func.__self__))  # fmt: skip
+     set=lambda h: sets(h.func.__self__))
 kind("partial of an object", lambda k: functools.partial(lambda b, x: b.k * x, box(k)), lambda h: h(1.0),
-     set=lambda h: sets(h.args[0]))  # fmt: skip
+     set=lambda h: sets(h.args[0]))
 kind("a wrapped function", lambda k: functools.wraps(twice)(closing(k)), lambda h: h(1.0), set=set_cell)
 kind("a function without source", lambda k: eval("lambda x: x * b.k", {"b": box(k)}), lambda h: h(1.0),
-     set=lambda h: sets(h.__globals__["b"]), replace=lambda h: h.__globals__.update(b=box(5.0)))  # fmt: skip
+     set=lambda h: sets(h.__globals__["b"]), replace=lambda h: h.__globals__.update(b=box(5.0)))
 kind("one without source, by a local", lambda k: eval("lambda x: [c.k for c in [b]][0] * x", {"b": box(k)}),
-     lambda h: h(1.0), set=lambda h: sets(h.__globals__["b"]))  # fmt: skip
+     lambda h: h(1.0), set=lambda h: sets(h.__globals__["b"]))
 kind("one without source, by its argument", lambda k: Box(f=eval("lambda b: b.k"), b=box(k)),
-     lambda h: h.f(h.b), set=lambda h: sets(h.b))  # fmt: skip
+     lambda h: h.f(h.b), set=lambda h: sets(h.b))
 kind("one that is not converted", lambda k: Box(f=hf.no_convert(lambda b: b.k), b=box(k)), lambda h: h.f(h.b),
-     set=lambda h: sets(h.b))  # fmt: skip
+     set=lambda h: sets(h.b))
 kind("a generator function", lambda k: Box(k=k), lambda h: next(iter([one for one in (h.k for _ in range(1))])),
-     set=sets)  # fmt: skip
+     set=sets)
 kind("a shadowed builtin", lambda k: types.FunctionType((lambda: len("xx")).__code__, {"__builtins__": __builtins__}),
-     lambda h: h(), shadow=lambda h: h.__globals__.update(len=lambda x: 5))  # fmt: skip
+     lambda h: h(), shadow=lambda h: h.__globals__.update(len=lambda x: 5))
 
 
 # modules and others
@@ -629,11 +629,11 @@ def module(k):
 
 kind("a module made by hand", module, lambda h: h.k, set=sets)
 kind("an attribute of os.environ's kind", lambda k: collections.UserDict(k=str(k)), lambda h: float(h["k"]),
-     set=lambda h: h.update(k="5.0"))  # fmt: skip
+     set=lambda h: h.update(k="5.0"))
 kind("a weak reference", lambda k: Box(b=(b := box(k)), w=weakref.ref(b)), lambda h: h.w().k, set=lambda h: sets(h.b))
 kind("a weak proxy", lambda k: Box(b=(b := box(k)), w=weakref.proxy(b)), lambda h: h.w.k, set=lambda h: sets(h.b))
 kind("a weak dict", lambda k: Box(b=(b := box(k)), w=weakref.WeakValueDictionary(k=b)), lambda h: h.w["k"].k,
-     set=lambda h: sets(h.b))  # fmt: skip
+     set=lambda h: sets(h.b))
 
 
 def context_variable(k):
@@ -644,26 +644,26 @@ def context_variable(k):
 
 kind("a context variable", context_variable, lambda h: h.get(), set=lambda h: h.set(5.0))
 kind("an object in a context variable", lambda k: context_variable(box(k)), lambda h: h.get().k,
-     set=lambda h: sets(h.get()), replace=lambda h: h.set(box(5.0)))  # fmt: skip
+     set=lambda h: sets(h.get()), replace=lambda h: h.set(box(5.0)))
 kind("an iterator of a list", lambda k: Box(b=(b := [k]), i=lambda: iter(b)), lambda h: next(h.i()),
-     set=lambda h: set_first(h.b))  # fmt: skip
+     set=lambda h: set_first(h.b))
 
 # tensors and Variables
 kind("a tensor", lambda k: Box(k=hf.asarray(k)), lambda h: h.k, replace=lambda h: setattr(h, "k", hf.asarray(5.0)))
 kind("a tensor in a list", lambda k: [hf.asarray(k)], lambda h: h[0], set=lambda h: h.__setitem__(0, hf.asarray(5.0)))
 kind("a tensor's number", lambda k: Box(k=hf.asarray(k)), lambda h: float(h.k),
-     replace=lambda h: setattr(h, "k", hf.asarray(5.0)))  # fmt: skip
+     replace=lambda h: setattr(h, "k", hf.asarray(5.0)))
 kind("a Variable", lambda k: Box(k=hf.Variable(k)), lambda h: h.k, assign=lambda h: h.k.assign(5.0),
-     replace=lambda h: setattr(h, "k", hf.Variable(5.0)))  # fmt: skip
+     replace=lambda h: setattr(h, "k", hf.Variable(5.0)))
 kind("a Variable in a dict", lambda k: {"k": hf.Variable(k)}, lambda h: h["k"], assign=lambda h: h["k"].assign(5.0),
-     replace=lambda h: h.update(k=hf.Variable(5.0)))  # fmt: skip
+     replace=lambda h: h.update(k=hf.Variable(5.0)))
 kind("a Variable by copy", lambda k: Box(k=hf.Variable(k)), lambda h: copy.copy(h).k,
-     assign=lambda h: h.k.assign(5.0), replace=lambda h: setattr(h, "k", hf.Variable(5.0)))  # fmt: skip
+     assign=lambda h: h.k.assign(5.0), replace=lambda h: setattr(h, "k", hf.Variable(5.0)))
 kind("a Variable of a method", lambda k: with_methods(hf.Variable(k)).m, lambda h: h(),
      assign=lambda h: h.__self__.k.assign(5.0),
-     replace=lambda h: setattr(h.__self__, "k", hf.Variable(5.0)))  # fmt: skip
+     replace=lambda h: setattr(h.__self__, "k", hf.Variable(5.0)))
 kind("a tensor in a frozen dataclass", lambda k: Frozen(hf.asarray(k)), lambda h: h.k,
-     force=lambda h: object.__setattr__(h, "k", hf.asarray(5.0)))  # fmt: skip
+     force=lambda h: object.__setattr__(h, "k", hf.asarray(5.0)))
 
 
 # -- routes -------------------------------------------------------------------------------------------------------

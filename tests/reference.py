@@ -80,7 +80,7 @@ def while_(
 def scan(
     *xs: Array, body: Graph, carry: int, sequences: int, length: int, reverse: bool, counted: bool = False,
     residuals: bool = False,
-) -> tuple[Any, ...]:  # fmt: skip
+) -> tuple[Any, ...]:
     """Run the body over rows."""
     body = scans.split_body(body, carry).forward if residuals else body
     count = int(xs[0]) if counted else length

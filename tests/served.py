@@ -30,7 +30,7 @@ class Running:
             self.process = subprocess.Popen(
                 [*command, *([] if log else ["--quiet"])], stdout=subprocess.PIPE, text=True,
                 stderr=errors if log else None, env={**os.environ, "COLUMNS": "99"},
-            )  # fmt: skip
+            )
         assert self.process.stdout is not None
         self.scheme = "http" if trust is None else "https"
         self.context = None if trust is None else ssl.create_default_context(cafile=trust)
@@ -60,7 +60,7 @@ class Running:
 
     def workers(self) -> list[int]:
         return [int(one) for one in subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True,
-                                                   text=True, check=False).stdout.split()]  # fmt: skip
+                                                   text=True, check=False).stdout.split()]
 
     def end(self) -> int:
         self.process.send_signal(signal.SIGTERM)

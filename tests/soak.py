@@ -47,7 +47,7 @@ def run(arguments: Sequence[Any], fault: str, rng: random.Random, environment: d
         [sys.executable, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         bufsize=0,  # what is read ahead of a line would be lost to `communicate`
         env={**os.environ, "PYTHONPATH": str(HERE.parent), **environment},
-    )  # fmt: skip
+    )
     if fault in LIMITS:
         limit, least, most = LIMITS[fault]
         size = rng.randrange(least, most)

@@ -42,7 +42,7 @@ FOUR: dict[str, tuple[Any, Any, float]] = {
         hf.TensorSpec((64, 16), hf.int32), 0.7,
     ),
     "vae": (lambda: models.VAE(size=64, hidden=64, latent=4), hf.TensorSpec((2048, 64)), 0.7),
-}  # fmt: skip
+}
 """A model, the arguments of its step, and the part of the memory that the step would take which there is."""
 
 

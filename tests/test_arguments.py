@@ -251,7 +251,7 @@ WRAPPERS = [
     partial_with_an_argument, partial_with_a_keyword, partial_of_the_function, bound_method, partial_method,
     class_method, static_method, callable_object, callable_with_a_signature, callable_by_a_static_method,
     class_with_a_text_signature, compiled_itself, without_gradients,
-]  # fmt: skip
+]
 
 x = hf.asarray([1.0, 2.0])
 CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
@@ -320,7 +320,7 @@ def test_defaults_of_the_function_behind_are_its_own_affair(by):
 KINDS = [
     inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL,
     inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD,
-]  # fmt: skip
+]
 
 
 @st.composite
@@ -493,7 +493,7 @@ def test_the_names_that_users_see_are_those_of_the_function_behind():
     compiled(x, w=3)
     assert [record.signature for record in compiled.explain()] == [
         {"v": "f32[2]", "w": "int 3"}, {"v": "f32[2]", "w": "int 3"},
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("option", [{"static_argnames": "nope"}, {"static_argnames": ["v", "nope"]}])
@@ -549,7 +549,7 @@ def test_a_function_that_changes(wrapper, function, change):
 @pytest.mark.parametrize("state", [
     lambda f: (other_code, (), {}, {}), lambda f: (f, ("given",), {}, {}), lambda f: (f, (), {"w": "given"}, {}),
     lambda f: (f, (), {"k": "given"}, {}), lambda f: (wraps(f), (), {}, {}),
-])  # fmt: skip
+])
 @pytest.mark.parametrize("function", [default, first_only, wraps(default), wraps(first_only)])
 def test_a_partial_whose_state_changes(function, state):
     called = functools.partial(function, w="first")

@@ -132,7 +132,7 @@ def test_diff_is_numpys(x, n, data):
     axis = data.draw(st.integers(-x.ndim, x.ndim - 1))
     np.testing.assert_array_equal(hf.diff(x, n=n, axis=axis).numpy(), np.diff(x, n, axis))
     np.testing.assert_array_equal(hf.diff(x, axis=axis, prepend=x, append=x).numpy(),
-                                  np.diff(x, axis=axis, prepend=x, append=x))  # fmt: skip
+                                  np.diff(x, axis=axis, prepend=x, append=x))
 
 
 def test_moveaxis_refuses():
@@ -158,7 +158,7 @@ def test_sorting_is_stable_with_nan_largest(x, descending, data):
         places[index] = sorted(range(x.shape[axis]), key=lambda i, index=index: (sign * columns[(*index, i)], i))
     np.testing.assert_array_equal(order, expected)
     np.testing.assert_array_equal(hf.sort(x, axis=axis, descending=descending).numpy(),
-                                  np.take_along_axis(x, order.astype(int), axis))  # fmt: skip
+                                  np.take_along_axis(x, order.astype(int), axis))
 
 
 def test_top_k():
@@ -239,7 +239,7 @@ def test_positions_that_are_not_zero(x, data):
     axis = data.draw(st.none() | st.integers(-x.ndim, x.ndim - 1))
     keepdims = data.draw(st.booleans())
     np.testing.assert_array_equal(hf.count_nonzero(x, axis=axis, keepdims=keepdims).numpy(),
-                                  np.count_nonzero(x, axis=axis, keepdims=keepdims))  # fmt: skip
+                                  np.count_nonzero(x, axis=axis, keepdims=keepdims))
 
 
 @pytest.mark.parametrize("name", ["unique_all", "unique_counts", "unique_inverse", "unique_values", "nonzero"])

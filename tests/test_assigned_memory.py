@@ -129,7 +129,7 @@ def test_leaves_and_their_gradients():
 @pytest.mark.parametrize("make", [
     lambda: hf.broadcast_to(hf.asarray(np.float32(1)), SHAPE), lambda: ones().mT.mT, lambda: ones().astype(hf.float64),
     lambda: hf.ones((90, 70)).mT, lambda: hf.compile(lambda: hf.ones(SHAPE))(),
-])  # fmt: skip
+])
 def test_other_operands(make: Callable[[], Any]):
     w = hf.Variable(ones(5.0))
     if make().dtype != w.dtype:

@@ -64,13 +64,13 @@ FULL = {
     "mean": hf.mean, "var": hf.var, "std": hf.std, "logsumexp": hf.nn.logsumexp,
     "det": hf.linalg.det, "fft": lambda x: hf.real(hf.fft.fft(x)),
     "solve": lambda x: hf.linalg.solve(x + hf.eye(4), x),
-}  # fmt: skip
+}
 AS_IT_IS = {
     "relu": hf.nn.relu, "tanh": hf.tanh, "sigmoid": hf.nn.sigmoid, "gelu": hf.nn.gelu, "max": hf.max,
     "reshape": lambda x: hf.reshape(x, (2, 8)), "negative": lambda x: -x, "add": lambda x: x + x,
     "multiply": lambda x: x * 2.0, "max_pool": lambda x: hf.nn.max_pool(hf.reshape(x, (1, 1, 4, 4)), 2),
     "dropout": lambda x: hf.nn.dropout(x, 0.5), "gather": lambda x: hf.take(x, np.array([0, 1]), axis=0),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])

@@ -77,7 +77,7 @@ REFUSED = {("for over arange", "the_dtype_that_comes_out")}
 PROGRAMS = [
     one for one in itertools.product(CONSTRUCTS, PLACES, ("a tape", ".backward()", "hf.jvp"), (False, True))
     if one[0] != "recompute" and one[:2] not in REFUSED  # a model is not changed while it is traced
-]  # fmt: skip
+]
 FIRST = random.Random(48).sample([one for one in PROGRAMS if not one[3]], 5)
 
 
@@ -97,7 +97,7 @@ def derivative(construct, place, way, whole):
 @pytest.mark.parametrize(
     "program", [*FIRST, *[pytest.param(one, marks=pytest.mark.rest) for one in PROGRAMS if one not in FIRST]],
     ids=lambda one: "-".join([*one[:3], "compiled" if one[3] else "eager"]),
-)  # fmt: skip
+)
 def test_autocast_is_the_same_in_a_graph_of_its_own(program):
     expected = derivative("plain", *program[1:3], whole=False)
     for one, other in zip(derivative(*program), expected, strict=True):

@@ -23,7 +23,7 @@ def model(w: Any, b: Any, x: Any) -> Any:
 def parameters() -> tuple[Any, Any]:
     start = np.arange(6, dtype=np.float32).reshape(3, 2) / 10
     return hf.Variable(start, requires_grad=True, name="w"), hf.Variable(np.zeros(2), dtype=hf.float32,
-                                                                         requires_grad=True, name="b")  # fmt: skip
+                                                                         requires_grad=True, name="b")
 
 
 def train(compiled: bool, *, clear: bool = True) -> list[Any]:
@@ -534,7 +534,7 @@ def test_a_first_call_without_gradients_does_not_decide_for_later_ones():
 
 def _leaf(kind: str, w: Any, x: Any) -> Any:
     return {"argument": lambda: x.detach().requires_grad_(), "tensor": lambda: hf.tensor(x, requires_grad=True),
-            "of zeros": lambda: (x * 0.0 + 0.4).detach().requires_grad_(), "Variable": lambda: w}[kind]()  # fmt: skip
+            "of zeros": lambda: (x * 0.0 + 0.4).detach().requires_grad_(), "Variable": lambda: w}[kind]()
 
 
 def _taken(how: str, leaf: Any, x: Any) -> Any:

@@ -43,7 +43,7 @@ DRAWS: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "vectors": ("random_multivariate_normal", [ROOT[0], ROOT @ ROOT.T], {"shape": (11,), "dtype": F32}),
     "choice": ("random_choice", [RNG.random(13)], {"shape": (9,), "replace": False}),
     "choice again": ("random_choice", [RNG.random(13).astype(np.float32)], {"shape": (3, 9), "replace": True}),
-}  # fmt: skip
+}
 
 
 def lowered(name: str, *inputs: Any, **attrs: Any) -> Any:
@@ -133,7 +133,7 @@ def compilations(run: Callable[[], Any]) -> int:
     lambda n: hf.random.permutation(n),
     lambda n: hf.random.categorical(np.zeros((n, 3), np.float32)),
     lambda n: hf.linalg.expm(np.eye(n)),
-])  # fmt: skip
+])
 def test_a_new_shape_compiles_nothing(draw: Callable[[int], Any]) -> None:
     draw(5)
     assert compilations(lambda: [draw(n) for n in (2, 7, 12)]) == 0
@@ -142,7 +142,7 @@ def test_a_new_shape_compiles_nothing(draw: Callable[[int], Any]) -> None:
 
 DECOMPOSITIONS = {
     "svd": {"full_matrices": False}, "svdvals": {}, "qr": {"complete": False}, "eig": {}, "eigvals": {}, "eigh": {},
-}  # fmt: skip
+}
 
 
 @pytest.mark.skipif(not can_flush_subnormals(), reason="the lowering runs in both modes")
@@ -157,7 +157,7 @@ def test_what_a_matrix_does_not_determine_is_the_same(name: str) -> None:
         found: Any = op.kernel(x, **DECOMPOSITIONS[name])  # pyright: ignore
     expected = lowered(name, x, **DECOMPOSITIONS[name])
     for one, two in zip(found if isinstance(found, tuple) else [found],
-                        expected if isinstance(expected, tuple) else [expected], strict=True):  # fmt: skip
+                        expected if isinstance(expected, tuple) else [expected], strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-4)
     new = [x[:, :n, :n] for n in (3, 5)]
     assert compilations(lambda: [hf.linalg.svd(one) for one in new]) == 0

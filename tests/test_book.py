@@ -76,7 +76,7 @@ def test_docstrings_become_markdown():
         "### `hf.function`", "", "```python", "hf.function(x, *more)", "```", "",
         r"Return a\*b of \[c\] and ``d*e``.", "", "**Args**", "", "- `x`: the first, which", "  goes on.",
         "- `*more`: others.", "", "**Example**", "", "```pycon", ">>> 1 + 1", "2", "```",
-    ]  # fmt: skip
+    ]
 
 
 def test_links_lead_to_pages_of_the_book_or_nowhere():

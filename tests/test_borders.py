@@ -139,11 +139,11 @@ def test_a_result_crosses_itself():
 CHEAP: list[Cheap] = [
     hf.add, hf.multiply, hf.subtract, hf.maximum, lambda x, b: hf.negative(x), lambda x, b: hf.square(x),
     lambda x, b: x + 0.5, lambda x, b: hf.nn.relu(x + b), lambda x, b: hf.flip(hf.roll(x, 1), axis=0) * b,
-]  # fmt: skip
+]
 BACK: list[Cheap] = [
     hf.multiply, lambda x, y: hf.tanh(x) - hf.flip(y, axis=0), lambda x, y: x * hf.sum(y * y, axis=0),
     lambda x, y: x + y @ hf.permute_dims(y, (1, 0)) @ x, lambda x, y: hf.mean(x) * y - y,
-]  # fmt: skip
+]
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

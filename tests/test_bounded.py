@@ -337,7 +337,7 @@ CASES: dict[str, tuple[Function, Sequence[Any], Callable[[int], Arrays]]] = {
         [hf.TensorSpec([None, 4, None, None]), hf.TensorSpec([4])],
         lambda n: [rows(n, 4, 9 - n, n), rows(1, 4)[0]],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -445,7 +445,7 @@ def test_operations_are_the_same_at_every_size(name: str):
                 hf.TensorSpec([opened.get(number, {}).get(axis, size) for axis, size in enumerate(array.shape)],
                               array.dtype)
                 for number, array in enumerate(arrays)
-            ]  # fmt: skip
+            ]
 
             def make(n: int, opened: Opened = opened, arrays: Arrays = arrays) -> Arrays:
                 return [resized(one, opened.get(number, {}), n) for number, one in enumerate(arrays)]
@@ -961,7 +961,7 @@ STEPS: list[Function] = [
     lambda x, y: hf.checkpoint(lambda a: hf.tanh(a @ y.T) @ hf.sin(a))(x) / y.shape[0],
     lambda x, y: nn.conv(hf.pad(x.T[None], ((0, 0), (0, 0), (1, 1))), hf.ones((3, 3, 3)) / 9)[0].T + y,
     lambda x, y: hf.reshape(hf.reshape(x, (3, -1)), (-1, 3)) - hf.logsumexp(y, axis=0),
-]  # fmt: skip
+]
 MIXED: list[Function] = [
     lambda x, z: nn.softmax(x @ z.T) @ z, lambda x, z: x - hf.mean(z, axis=0), lambda x, z: x * z[-1],
     lambda x, z: hf.concat([z, x])[z.shape[0] :] * 2, lambda x, z: x + hf.sum(hf.concat([x, z]), axis=0) / z.shape[0],
@@ -1064,7 +1064,7 @@ SIZES_OF_OTHERS = [
     lambda x, n: x[n], lambda x, n: x[n:], lambda x, n: x[: 60 - n], lambda x, n: x[n:] + x[n], lambda x, n: x[-n - 1],
     lambda x, n: x[n : 2 * n], lambda x, n: x[n % 4 :], lambda x, n: hf.concatenate([x[n:], x[:n]]),
     lambda x, n: x.at[n:].set(0.0), lambda x, n: hf.zeros(60 - n) + x[0], lambda x, n: hf.arange(60 - n, 70),
-]  # fmt: skip
+]
 
 
 @pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning")

@@ -182,7 +182,7 @@ OBJECTS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 WAYS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "alone": (lambda v: v, lambda v: v), "in a list": (lambda v: [v], lambda v: v[0]),
     "in a dataclass": (Config, lambda v: v.k),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", OBJECTS)
@@ -212,14 +212,14 @@ def test_equal_arguments_are_one_trace(kind):
 
 EQUAL = [
     (1, True, 1.0, 1 + 0j), (0.0, -0.0), ((1, 2), (True, 2), (1.0, 2)), (frozenset({1}), frozenset({True})),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("values", EQUAL, ids=str)
 @pytest.mark.parametrize("put", [
     lambda v: {v: x}, lambda v: [x, {v: x}], lambda v: Config({v: x}), lambda v: Config({v: 1}), lambda v: Config((v,)),
     lambda v: Config(frozenset({v})), lambda v: having(Config, "other")(v), lambda v: Config(Config(v)),
-])  # fmt: skip
+])
 def test_values_that_are_equal_and_not_the_same(values, put):
     def shown(v):
         held = v[1] if isinstance(v, list) else v
@@ -277,7 +277,7 @@ class SlottedPart:
 @pytest.mark.parametrize("put", [
     Config, lambda p: Config(Config(p)), lambda p: Config([p]), lambda p: having(Config, "other")(p),
     lambda p: Config({"a": (p,)}), lambda p: having(lambda: Text("a"))(p),
-])  # fmt: skip
+])
 def test_objects_that_change_inside_an_argument_that_counts_by_value(part, put):
     def inside(value):
         while not isinstance(value, Part | SlottedPart):
@@ -338,7 +338,7 @@ PLANS = [
     Plan((Layer(2),), rates={"b": 1, "aa": 2}), Plan((Layer(2),), rates={"aa": 2, "b": 1}),
     Plan((Layer(2),), rates={"b": x, "aa": 2}), Plan((Layer(2),), rates={"aa": 2, "b": x}),
     Plan((Layer(2),), rates={"b": hf.Variable([1.0, 1.0]), "aa": 2}), Plan([Layer(2), Layer(5)]),  # type: ignore[arg-type]
-]  # fmt: skip
+]
 
 
 def test_a_plan_of_plans_is_an_argument():

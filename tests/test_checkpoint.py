@@ -22,7 +22,7 @@ X = RNG.normal(size=(4, 3)).astype(np.float32)
 W = (RNG.normal(size=(3, 3)) * 0.5).astype(np.float32)
 POLICIES: list[Any] = [
     "nothing", "dots", "dots_without_batch", "everything", hf.save_only_names("h"), hf.save_any_except("h"),
-]  # fmt: skip
+]
 
 
 def layer(x: Any, w: Any) -> Any:
@@ -520,7 +520,7 @@ TIED_INPUTS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], tu
     "a mask": (hf.nn.scaled_dot_product_attention, ((8, 2, 32, 16), (8, 2, 32, 16), (8, 2, 32, 16), (32, 32)), (0, 1)),
     "a row": (hf.multiply, ((512, 16), (16,)), (1,)),
     "nothing": (hf.add, ((0, 16), (1, 16)), (1,)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", TIED_INPUTS)

@@ -55,7 +55,7 @@ def test_a_model_takes_its_part_of_a_checkpoint(tmp_path):
     with pytest.raises(ValueError, match="missing: 3"):
         hf.load(path, into=wider)
     for load in (lambda: hf.load(path, into={"other": other}, strict=False),
-                 lambda: other.load_state_dict({"net.0.weight": np.zeros((4, 3))}, strict=False)):  # fmt: skip
+                 lambda: other.load_state_dict({"net.0.weight": np.zeros((4, 3))}, strict=False)):
         with pytest.raises(ValueError, match=r"missing: (.|\n)*extra: (.|\n)*No path is the same"):
             load()
 

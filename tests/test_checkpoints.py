@@ -68,7 +68,7 @@ def test_what_was_written_is_found(tmp_path: Path):
     assert math.isnan(found.state["loss"])
     assert {**found.state, "loss": 0} == {
         "data": {"seed": 2**70, "batch": 3}, "names": ["a", "ü\ud800"], "loss": 0, "no": None
-    }  # fmt: skip
+    }
     fill(everything, found.values, what="test", hint="None.")
     after = {**model.state_dict(), **optimizer.state_dict()}
     assert {path: one.tobytes() for path, one in after.items()} == {path: one.tobytes() for path, one in before.items()}
@@ -87,7 +87,7 @@ def steps_of(model: Any, optimizer: Any) -> dict[str, Callable[[], Any]]:
 
     return {
         "in place": step, "compiled": hf.compile(step), "assigned": lambda: model.weight.assign_sub(model.weight * 0.5)
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("after", ["in place", "compiled", "assigned"])
@@ -199,7 +199,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path):
             whole.replace(b'"2"', b'"3"', 1),
         ],
         "no checkpoint": [whole.replace(b"hybridflow checkpoint", b"hybridflow something.")],
-    }  # fmt: skip
+    }
     for text, contents in cases.items():
         for content in contents:
             path.write_bytes(content)

@@ -329,7 +329,7 @@ def test_sensitivities_of_an_option_price():
         vanna = lib.grad(lib.grad(f, 0), 1)
         return lib.vmap(lambda k, s, v: (f(s, v, k), lib.grad(f)(s, v, k), lib.grad(lib.grad(f))(s, v, k),
                                          lib.jvp(lambda v: f(s, v, k), (v,), (v * 0 + 1,))[1], vanna(s, v, k)),
-                        (0, None, None))  # fmt: skip
+                        (0, None, None))
 
     strikes = np.linspace(80.0, 120.0, 5)
     found = both(greeks(hf, price(hf, hf.erf)), f64(strikes), f64(100.0), f64(0.2), rtol=1e-10)

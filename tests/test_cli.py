@@ -103,7 +103,7 @@ def test_shapes_are_dtypes_and_sizes(model: Path):
     target = load_target(f"{model}:several", ["f32[4,3]", "i64[]", "bool[2]", "bf16[0,2]"])
     assert [(a.shape, a.dtype.name) for a in target.args] == [
         ((4, 3), "float32"), ((), "int64"), ((2,), "bool"), ((0, 2), "bfloat16"),
-    ]  # fmt: skip
+    ]
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]):
@@ -232,7 +232,7 @@ def test_inspect_writes_a_folder(model: Path, tmp_path: Path):
     linked = set(re.findall(r'href="([^"]+)"', index))
     assert linked == {path.name for path in out.iterdir()} - {"index.html"}
     assert linked == {"graph.html", "passes.html", "cost.html", "why.html",
-                      "graph.txt", "optimized.txt", "stablehlo.txt", "hlo.txt"}  # fmt: skip
+                      "graph.txt", "optimized.txt", "stablehlo.txt", "hlo.txt"}
     assert (out / "optimized.txt").read_text(encoding="utf-8") == double_lowered(model).as_text("optimized")
     assert main(["inspect", f"{model}:double", "--out", str(out)]) == 0  # again, into the same folder
 
@@ -583,7 +583,7 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path: Path):
         [sys.executable, "-c", _INTERRUPTIBLE, "demo", "--epochs", "100000"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
+    )
     try:
         assert process.stdout is not None
         assert "Handwritten digits" in process.stdout.readline()

@@ -64,7 +64,7 @@ def command(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "hybridflow", *arguments], cwd=folder, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": str(Path(hf.__file__).parents[1])},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -84,7 +84,7 @@ def test_the_lines_of_the_page_export_show_and_run_a_model(source: Path):
     shown = command(folder, *inspect)
     for text in ("takes x: f32[x_0,784]", "returns output: f32[x_0,2]", "sizes left open: x_0",
                  "costs 4724*x_0 FLOPs", "Weights: 4, 9452 bytes", "0.weight: f32[3,784], trainable",
-                 "version 1 of the format"):  # fmt: skip
+                 "version 1 of the format"):
         assert text in shown
     digest = hashlib.sha256((folder / "digits.hf" / "manifest.json").read_bytes()).hexdigest()
     assert f"{digest}  manifest.json" in shown

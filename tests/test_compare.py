@@ -274,7 +274,7 @@ def test_a_break_even_of_what_is_not_told_apart_is_said_to_be_one():
     assert not found.ratio.told
     assert ("break-even", "", "1,011 calls, if faster at all") in found.rows()
     told = replace(found, eager=Timing(1e-3, 1e-3, 1e-3, 60, (1e-3,) * 60),
-                   compiled=Timing(1e-4, 1e-4, 1e-4, 60, (1e-4,) * 60))  # fmt: skip
+                   compiled=Timing(1e-4, 1e-4, 1e-4, 60, (1e-4,) * 60))
     assert told.ratio.told
     assert ("break-even", "", "1,011 calls") in told.rows()
     assert any("pays off soonest at 8, after 1,011 calls" in line for line in sweep_of(told, found).findings())

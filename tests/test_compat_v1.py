@@ -228,7 +228,7 @@ def test_branches_and_loops():
     x, w = tf.placeholder(tf.float32, []), tf.Variable(3.0)
     y = tf.cond(x > 0.0, lambda: x * w, lambda: x - w)
     _, total = tf.while_loop(lambda i, s: i < 4, lambda i, s: (i + 1, s * x), [tf.constant(0), tf.constant(1.0)],
-                             maximum_iterations=10)  # fmt: skip
+                             maximum_iterations=10)
     slope = tf.gradients(total, x)[0]
     sess = initialized()
     assert (sess.run(y, {x: 2.0}), sess.run(y, {x: -2.0})) == (6.0, -5.0)

@@ -174,7 +174,7 @@ CANDIDATES = sorted(
     name for name, op in REGISTRY.items()
     if not isinstance(op.samples, No) and not isinstance(op.vjp, No) and not isinstance(op.vjp, Stops)
     and not op.traits & {"random", "tensor_rule", "nested", "identity"}
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("name", CANDIDATES)

@@ -96,7 +96,7 @@ def in_jvp(body):
 CONSTRUCTS: list[Callable[[Body], Body]] = [
     lambda body: body, hf.checkpoint, hf.compile, in_vmap, in_cond, in_branch, in_scan, in_loop, in_custom_gradient,
     in_tape, in_jvp,
-]  # fmt: skip
+]
 AROUND = [lambda body: body, hf.compile, in_branch, in_scan, hf.checkpoint]
 NAMES = ["alone", "checkpoint", "compile", "vmap", "cond", "branch", "scan", "loop", "custom gradient", "tape", "jvp"]
 

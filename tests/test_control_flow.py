@@ -58,7 +58,7 @@ def test_a_predicate_that_is_no_bool(pred: Any, compiled: bool):
     "build",
     [lambda x: (x, x * 2), lambda x: [x, {"a": x + 1}], lambda x: State(x, -x), lambda x: {"a": (x, None)},
      lambda x: None],
-)  # fmt: skip
+)
 def test_structures_of_results(build: Any, sign: float):
     def f(x: hf.Tensor):
         return hf.cond(x > 0, lambda: build(x), lambda: build(x * 10.0))
@@ -357,13 +357,13 @@ def test_while_loop_is_jax_s(bound: int | None):
         return hf.while_loop(
             lambda s: s["norm"] > 0.1, lambda s: {"x": s["x"] * 0.5, "norm": hf.sum(s["x"] ** 2)},
             ({"x": x, "norm": hf.asarray(np.float32(np.inf))},), max_iterations=bound,
-        )  # fmt: skip
+        )
 
     (found,) = both(f, tensor(1, -2))
     expected = jax.lax.while_loop(
         lambda s: s["norm"] > 0.1, lambda s: {"x": s["x"] * 0.5, "norm": jnp.sum(s["x"] ** 2)},
         {"x": jnp.float32([1, -2]), "norm": jnp.float32(np.inf)},
-    )  # fmt: skip
+    )
     close(found, expected)
 
 
@@ -516,13 +516,13 @@ def failing(kind: str) -> Any:
     def nested(x: hf.Tensor, i: hf.Tensor):
         def step(c: hf.Tensor, k: hf.Tensor):
             c = hf.cond(k > 0, lambda c: hf.while_loop(lambda j, c: j < k, lambda j, c: (j + 1, c + hf.take(x, i)),
-                                                       (0, c))[1], lambda c: c, c)  # fmt: skip
+                                                       (0, c))[1], lambda c: c, c)
             return c, None
 
         return hf.scan(step, hf.asarray(0.0), hf.asarray([0, 1, 2]))[0]
 
     return {"cond": in_cond, "scan": in_scan, "while": in_while, "bounded while": in_bounded_while,
-            "condition": in_condition, "nested": nested}[kind]  # fmt: skip
+            "condition": in_condition, "nested": nested}[kind]
 
 
 BODIES = ["cond", "scan", "while", "bounded while", "condition", "nested"]
@@ -615,7 +615,7 @@ def test_a_number_in_a_branch_takes_the_other_ones_dtype():
         return (
             hf.cond(p, lambda: x, lambda: 1), hf.cond(p, lambda: 2.5, lambda: x),
             hf.cond(p, lambda: (None, x), lambda: (None, 0)),
-        )  # fmt: skip
+        )
 
     x = hf.asarray(np.array(3.0, np.float16))
     for p in (True, False):
@@ -659,7 +659,7 @@ def test_a_number_that_a_step_returns_takes_the_carried_dtype(loop: str):
      (lambda x: hf.stack([x, x]), ShapeError, r"variable 'b' has shape \(\) before and \(2,\) after a step"),
      (lambda x: None, ArgumentError, r"variable 'b' changes its structure in a step\s+got: \* before, None after"),
      (lambda x: {"k": x}, ArgumentError, r"variable 'b' changes its structure in a step\s+got: \* before, .*k")],
-)  # fmt: skip
+)
 def test_messages_name_the_loop_variable(change: Any, error: Any, text: str):
     def loop(x: hf.Tensor):
         return iterate(lambda a, b: a < 3.0, lambda a, b: (a + 1.0, change(b)), (x, x), None, ["a", "b"])

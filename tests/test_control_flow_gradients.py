@@ -140,7 +140,7 @@ def nested_loops(n: Any, w: Any, xs: Any) -> Any:
 PROGRAMS: list[Callable[[Any, Any, Any], Any]] = [
     branch, branch_operands, unused_branch, recurrent, scan_of_structures, only_ys, only_carry, scan_without_inputs,
     integer_carry, cond_in_scan, scan_in_cond_in_scan, scan_in_scan, loop, loop_without_a_trip, nested_loops,
-]  # fmt: skip
+]
 
 
 def name(program: Any) -> str:
@@ -497,7 +497,7 @@ def test_a_loop_without_a_bound_says_what_to_pass(where: str):
     ("start", "test", "step", "trips"),
     [(0, lambda i: i < 4, 1, 4), (0, lambda i: i <= 4, 2, 3), (9, lambda i: i > 1, -3, 3), (5, lambda i: i >= 5, -1, 1),
      (0, lambda i: i < 3, 1, 3), (7, lambda i: i < 4, 1, 0), (np.uint8(250), lambda i: i < 255, 1, 5)],
-)  # fmt: skip
+)
 def test_a_loop_that_counts_needs_no_bound(start: Any, test: Any, step: int, trips: int):
     def loop(x: hf.Tensor):
         return hf.while_loop(lambda i, y: test(i), lambda i, y: (i + step, y * x), (hf.asarray(start), x))
@@ -517,7 +517,7 @@ def test_a_loop_that_counts_needs_no_bound(start: Any, test: Any, step: int, tri
     ("start", "test", "step"),
     [(0, lambda i, n: i < n, 1), (0, lambda i, n: i < 4, -1), (np.uint8(3), lambda i, n: i <= 255, 1),
      (0, lambda i, n: hf.logical_and(i < 4, n > 0), 1), (0, lambda i, n: i != 4, 1)],
-)  # fmt: skip
+)
 def test_a_loop_whose_count_is_not_known_stays_a_loop(start: Any, test: Any, step: int):
     def f(n: hf.Tensor):
         return hf.while_loop(lambda i: test(i, n), lambda i: i + step, (hf.asarray(start),))

@@ -187,7 +187,7 @@ INPUTS = [EXACT, [-0.5, 0.25, 1.0, -2.5], [0.0, 0.0, 0.0, 0.0], [2.5, -2.0, 1.75
 PROGRAMS = [
     newton, adaptive_steps, conjugate_gradient, viterbi, k_means, power_by_squaring, adam_by_hand, first_large,
     finally_counts, collatz, matched, generated,
-]  # fmt: skip
+]
 
 
 def numbers(tree: Any) -> list[Any]:

@@ -133,7 +133,7 @@ class Maker:
             return hf.while_loop(
                 lambda i, h: hf.logical_and(i < trips, hf.sum(h * h) < limit),
                 lambda i, h: (i + 1, body(h, env)), (0, h), max_iterations=3,
-            )[1]  # fmt: skip
+            )[1]
 
         return run
 
@@ -190,7 +190,7 @@ def test_gradients_of_programs_with_state(seed: int):
     for run in (
         lambda: gradients(loss, tensors), lambda: hf.compile(lambda *tensors: gradients(loss, tensors))(*tensors),
         lambda: gradients(compiled, tensors),
-    ):  # fmt: skip
+    ):
         S.assign(np.array([0.3, 0.8]))
         hf.random.seed(seed)
         results.append((run(), S.read(), hf.random.uniform((2,))))
@@ -202,7 +202,7 @@ def test_gradients_of_programs_with_state(seed: int):
     lambda x: hf.cond(hf.sum(x) > 0, lambda: x * 2, lambda: x[::-1]),
     lambda x: hf.while_loop(lambda a: hf.sum(a * a) > 1e-3, lambda a: a * 0.5, x),
     lambda x: hf.scan(lambda c, row: (c + row, x * c), x[0], x),
-], ids=["cond", "while", "scan"])  # fmt: skip
+], ids=["cond", "while", "scan"])
 def test_a_graph_of_open_sizes_runs_node_by_node(function: Any):
     x = np.arange(6, dtype=np.float32).reshape(2, 3) - 1
     graph = hf.compile(function).graph(hf.TensorSpec([None, 3]))

@@ -275,7 +275,7 @@ def test_an_object_that_was_chosen_is_not_changed():
 @pytest.mark.parametrize("write", [
     lambda u: setattr(u, "x", 2), lambda u: object.__setattr__(u, "x", 2), lambda u: u.__dict__.update(x=2),
     lambda u: vars(u).pop("x"),
-])  # fmt: skip
+])
 def test_attributes_written_by_functions_in_a_branch(write: Any):
     def f(n):
         u = Plain(1)
@@ -334,7 +334,7 @@ def total(items: Any) -> Any:
     lambda x: list(map(lambda a, b: a * b, x, x)),
     lambda x: total(filter(lambda i: i % 2 == 0, map(lambda i: i + 1, range(hf.argmax(x))))),
     lambda x: (list(filter(None, [1, 0, 2])), next(filter(None, [0, 3])), x),
-])  # fmt: skip
+])
 def test_map_and_filter(f: Any):
     same(f, hf.asarray(X))
 
@@ -371,7 +371,7 @@ def test_a_while_loop_of_one_value(start: Any):
 FLAT = [
     hf.sign, hf.floor, hf.ceil, hf.round, hf.trunc, lambda x: x // 2.0, lambda x: 7.0 // x,
     lambda x: hf.floor(hf.sqrt(hf.abs(x) * 0.0)), lambda x: hf.floor(x) if hf.sum(x) > 0 else hf.sign(x),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("op", FLAT)
@@ -396,7 +396,7 @@ def test_gradients_of_what_is_constant_almost_everywhere(op: Any):
     for found in (
         taped(op)(x), taped(compiled)(x), hf.compile(taped(op))(x), hf.grad(lambda x: hf.sum(op(x)))(x),
         hf.vjp(op, x)[1](x)[0], hf.jvp(op, (x,), (x,))[1], backward(op), backward(compiled),
-    ):  # fmt: skip
+    ):
         assert found is not None
         assert found.shape == (2,)
         np.testing.assert_array_equal(found.numpy(), 0.0)
@@ -434,7 +434,7 @@ def test_naming_the_default_device_changes_nothing():
 
 @pytest.mark.parametrize("made", [
     "with hf.GradientTape() as held:\n{indent}    y = v * v", "held = lambda a: a * v; y = v * v",
-])  # fmt: skip
+])
 @pytest.mark.parametrize("inner", ["def inner(v):", "def inner(v, held=None):", "async def inner(v):"])
 def test_names_of_nested_functions_are_their_own(made, inner, tmp_path):
     text = ["def f(xs):", "    last = xs[0]", "    for v in xs:", "        " + made.format(indent=" " * 8)]

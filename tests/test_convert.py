@@ -233,7 +233,7 @@ def classes(many):
     made = [
         Written, Written.Inner, collections.namedtuple("Point", "a b"), enum.Enum("Kind", "A B"), type("Made", (), {}),
         dataclasses.make_dataclass("Record", ["a"]),
-    ]  # fmt: skip
+    ]
     if many:
 
         class Branched:
@@ -284,7 +284,7 @@ CASES = [
     (targets,), (nested, 1, 5, 6, 7), (generators, 2), (exceptions, 1), (patterns, [1, 2, 3]), (order,), (texts, 4),
     (names, True), (names, False), (frames, 3), (classes, True), (lambdas,), (walrus, [1, 2, 3, 4]), (decorated, 1),
     (partials, 2),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0].__name__)
@@ -393,7 +393,7 @@ def calls():
         "class": Probe.of_class(), "static": probe.static(), "function": helper(), "lambda": inner(),
         "partial": functools.partial(helper)(), "map": next(map(lambda _: helper(), [0])),
         "sorted": sorted([1], key=lambda _: runs_converted()) == [1] and helper(),
-    }  # fmt: skip
+    }
 
 
 def test_what_a_converted_function_calls_is_converted():
@@ -430,7 +430,7 @@ def doubled(x):
 @pytest.mark.parametrize(
     "function", [hf.tanh, doubled, functools.partial(hf.sum, axis=0), hf.grad(hf.sum), hf.vmap(hf.sin)],
     ids=["operation", "custom_gradient", "partial", "grad", "vmap"],
-)  # fmt: skip
+)
 def test_compiled_functions_of_hybridflow_are_traced_once(function):
     """What hybridflow reads of its own, like the context of the trace, is no reason to trace again."""
     compiled = hf.compile(function)
@@ -641,7 +641,7 @@ def test_reads_are_told(log):
         ("read_attr", box, "items"), ("iterate", [4, 5]), ("read_attr", box, "items"),
         ("read_item", [4, 5], 0), ("read_attr", box, "items"), ("read_item", [4, 5], 0), ("read_global", "COUNTER", 10),
         ("iterate", "a"), ("read_free", "free", 3),
-    ]  # fmt: skip
+    ]
 
 
 def test_writes_are_told(log):
@@ -658,7 +658,7 @@ def test_writes_are_told(log):
     converted(f)()
     assert [one[0] for one in told] == [
         "write_attr", "write_item", "load_attr", "write_attr", "load_item", "write_item", "delete_attr", "delete_item",
-    ]  # fmt: skip
+    ]
     assert told[0][2:] == ("a", 2, False)
     assert told[3][2:] == ("a", 3, True)
     assert told[5][2:] == (1, 1, True)
@@ -689,7 +689,7 @@ def test_names_from_outside_are_told(log):
     assert told == [
         ("write_global", "COUNTER", 11, False), ("write_global", "COUNTER", 10, True), ("write_free", "free", 2, True),
         ("write_free", "free", 3, False), ("write_free", "free", 5, False),
-    ]  # fmt: skip
+    ]
 
 
 def test_calls_of_the_unconverted_are_told(log):

@@ -122,7 +122,7 @@ FAULTS: dict[str, tuple[Any, str, Any, list[str]]] = {
         ["chained"]),
     "asserts are lost": (Runtime, "holds", lambda self, test, text: True, ["asserts"]),
     "a for loop's else is lost": (exits._Lowering, "loop", lambda self, node: [node], ["for_else", "while_else"]),
-}  # fmt: skip
+}
 
 
 # -- functions for faults that no ordinary program meets ---------------------------------------------------------------
@@ -244,7 +244,7 @@ def sized(count: int) -> Any:
     text = "def f(x):\n" + "".join(
         f"    if x > {i}:\n        y{i} = x * {i}\n    else:\n        y{i} = x\n    for v in x:\n        x = x + v\n"
         for i in range(count)
-    ) + "    return x\n"  # fmt: skip
+    ) + "    return x\n"
     name = f"<sized {count}>"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     names: dict[str, Any] = {}

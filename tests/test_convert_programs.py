@@ -46,7 +46,7 @@ class Program:
         names: dict[str, Any] = {
             "hf": hf, "suppress": suppress, "partial": partial, "S": self.variable,
             "VECTOR": hf.asarray(np.array([0.3, -0.6])),
-        }  # fmt: skip
+        }
         exec(compile(text, self.file, "exec"), names)
         self.function: Callable[..., Any] = names["program"]
         signature = None

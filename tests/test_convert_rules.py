@@ -712,7 +712,7 @@ SPECIAL = {
     for name, value in list(globals().items())
     if inspect.isfunction(value) and value.__module__ == __name__ and value.__annotations__.get("return") == "None"
     and not inspect.signature(value).parameters
-}  # fmt: skip
+}
 
 
 def run(name: str) -> None:
@@ -903,7 +903,7 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (builtin, "truths"): (lambda items, neutral: iter([neutral]), "filter_in_len_any_all"),
     (filtered, "extreme"): (lambda python, better, items, key, default: python([2.0]), "filter_in_min_max"),
     (filtered, "value_where"): (lambda pred, value: value(), "filter_guards_what_it_keeps"),
-}  # fmt: skip
+}
 
 
 def name_of(rule: Rule) -> str:
@@ -917,7 +917,7 @@ ASSERT = ("asserts", "exceptions_of_branches")
 @pytest.mark.parametrize(
     "rule", [pytest.param(rule, marks=[pytest.mark.asserts] * (case in ASSERT)) for rule, (_, case) in RULES.items()],
     ids=name_of,
-)  # fmt: skip
+)
 def test_without_a_rule(rule: Rule, monkeypatch: pytest.MonkeyPatch):
     replacement, case = RULES[rule]
     monkeypatch.setattr(rule[0], rule[1], replacement)
@@ -935,7 +935,7 @@ def test_without_a_rule(rule: Rule, monkeypatch: pytest.MonkeyPatch):
     "name",
     [pytest.param(case, marks=[pytest.mark.asserts] * (case in ASSERT)) for case in
      sorted({case for _, case in RULES.values()})],
-)  # fmt: skip
+)
 def test_with_every_rule(name: str):
     with without_xla():
         run(name)

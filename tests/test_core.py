@@ -36,7 +36,7 @@ from hybridflow.core.errors import (
 )
 
 ALL = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
-       "float32", "float64", "complex64", "complex128"]  # fmt: skip
+       "float32", "float64", "complex64", "complex128"]
 
 
 # -- asarray ------------------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ ALL = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "
      (((1, 2), [3, 4]), "int32"), (range(3), "int32"), ([range(2), [5, 6]], "int32"), (np.float16(1), "float16"),
      (np.int8(1), "int8"), (np.ones(2), "float64"), (np.bool_(True), "bool"), ([np.int8(1), 2], "int8"),
      ([np.int8(1), 2.5], "float32"), ([np.float64(1), 1], "float64"), ([np.ones(2), [1, 2]], "float64")],
-)  # fmt: skip
+)
 def test_default_dtypes(value: Any, dtype: str):
     found = hf.asarray(value)
     assert str(found.dtype) == dtype
@@ -84,7 +84,7 @@ def test_python_types_are_the_default_dtypes():
      (10**400, "float64", "an integer of 1329 bits does not fit float64"), (70000, "float16", "70000 does not fit"),
      (10**39, "float32", "which holds -3.40282e\\+38 to 3.40282e\\+38"), (-10**39, "bfloat16", "does not fit bfloat16"),
      (range(250, 260), "uint8", "259 does not fit uint8")],
-)  # fmt: skip
+)
 def test_a_number_that_does_not_fit(value: Any, dtype: Any, text: str):
     with pytest.raises(NumberRangeError, match=text.replace("\\\\", "\\")) as caught:
         hf.asarray(value, dtype=dtype)
@@ -102,7 +102,7 @@ def test_a_number_that_does_not_fit(value: Any, dtype: Any, text: str):
      (2.9, "int32", 2), (-2.9, "int32", -2), ([1.9, -1.9], "int8", [1, -1]), (2, "bool", True), (np.inf, None, np.inf),
      (-np.inf, "float16", -np.inf), ([np.inf, 1.0], None, [np.inf, 1.0]), (0.1, "float64", 0.1),
      (3.40282356e38, None, float(np.finfo(np.float32).max)), (65519.0, "float16", 65504.0), (1e300, "bool", True)],
-)  # fmt: skip
+)
 def test_numbers_that_fit_are_exact(value: Any, dtype: Any, expected: Any):
     assert hf.asarray(value, dtype=dtype).tolist() == expected
     assert hf.compile(lambda: hf.asarray(value, dtype=dtype))().tolist() == expected
@@ -130,7 +130,7 @@ def test_numbers_leak_no_warning_and_leave_the_error_state_alone():
      ([1, None], ArgumentTypeError, "NoneType"), ({}, ArgumentTypeError, "tensor of a dict"), (b"x", TypeError, "byte"),
      ({1}, ArgumentTypeError, "set"), (object(), ArgumentTypeError, "tensor of a object"),
      (iter([1]), ArgumentTypeError, "list_iterator"), (np.ma.array([1, 2], mask=[0, 1]), ArgumentTypeError, "mask")],
-)  # fmt: skip
+)
 def test_what_is_no_tensor(value: Any, error: Any, text: str):
     with pytest.raises(error, match=text):
         hf.asarray(value)
@@ -176,7 +176,7 @@ def test_layouts_of_arrays():
 def test_arrays_of_others():
     for value in (
         jnp.asarray([1.0, 2.0]), memoryview(np.float32([1, 2])), array.array("f", [1, 2]),
-    ):  # fmt: skip
+    ):
         found = hf.asarray(value)
         assert found.dtype == np.float32
         assert np.ravel(found.numpy()).tolist() == [1.0, 2.0]
@@ -285,7 +285,7 @@ def test_what_arrow_does_not_have_is_refused():
     for given, text in (
         (hf.asarray([1j]), "no arrays of complex64"), (hf.asarray([1.0], dtype="bfloat16"), "no arrays of bfloat16"),
         (hf.asarray(1.0), "an array has an axis"),
-    ):  # fmt: skip
+    ):
         with pytest.raises((TypeError, ValueError), match=text):
             given.__arrow_c_array__()
     for given in (pa.array(["a"]), pa.array([[1], [2, 3]])):
@@ -409,7 +409,7 @@ def test_promotion_agrees_with_numpy_where_the_standard_defines_it():
      ("uint8", 1j, "complex64"), ("float16", 1, "float16"), ("float16", 1.0, "float16"), ("bfloat16", 2.0, "bfloat16"),
      ("float16", 1j, "complex64"), ("float64", 1j, "complex128"), ("float64", 2, "float64"), ("bool", 1, "int32"),
      ("bool", 1.5, "float32"), ("complex64", 1.0, "complex64"), ("int32", 2.0, "float32")],
-)  # fmt: skip
+)
 def test_python_numbers_are_weak(dtype: str, number: Any, expected: str):
     x = hf.asarray([1, 0], dtype=dtype)
     for f in (lambda x: hf.where(hf.asarray(True), x, number), lambda x: hf.where(hf.asarray(False), number, x)):
@@ -433,7 +433,7 @@ def test_an_integer_tensor_times_a_float_is_float32():
 @pytest.mark.parametrize("op", [lambda x, n: x + n, lambda x, n: n * x, lambda x, n: x < n, lambda x, n: x // n])
 def test_a_python_integer_that_does_not_fit_its_partner(op: Any):
     for value, number in ((hf.asarray([1, 2], dtype="uint8"), 300), (hf.asarray([1], dtype="uint8"), -1),
-                          (hf.asarray([1]), 2**31), (hf.asarray([1], dtype="float16"), 70000)):  # fmt: skip
+                          (hf.asarray([1]), 2**31), (hf.asarray([1], dtype="float16"), 70000)):
         with pytest.raises(NumberRangeError, match=f"{number} does not fit {value.dtype}"):
             op(value, number)
         with pytest.raises(NumberRangeError, match=f"{number} does not fit {value.dtype}"):
@@ -442,7 +442,7 @@ def test_a_python_integer_that_does_not_fit_its_partner(op: Any):
 
 def test_check_fits_is_quiet_about_what_fits():
     for number, dtype in ((127, hf.int8), (-128, hf.int8), (True, hf.uint8), (math.inf, hf.float16),
-                          (1e300, hf.float64), (1j, hf.complex64)):  # fmt: skip
+                          (1e300, hf.float64), (1j, hf.complex64)):
         check_fits(number, dtype)
 
 
@@ -487,7 +487,7 @@ OPERATORS = {
     "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b,
     "**": lambda a, b: a**b, "//": lambda a, b: a // b, "%": lambda a, b: a % b, "@": lambda a, b: a @ b,
     "<": lambda a, b: a < b, "==": lambda a, b: a == b, ">=": lambda a, b: a >= b, "!=": lambda a, b: a != b,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", ["tensor", "variable"])
@@ -636,7 +636,7 @@ def test_traced_tensors_have_no_value():
         (lambda t: int(t), "int"), (lambda t: complex(t), "complex"), (lambda t: np.asarray(t), "numpy"),
         (lambda t: t.tolist(), "numpy"), (lambda t: operator.index(t.astype(hf.int32)), "index"),
         (lambda t: t.__dlpack__(), "__dlpack__"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(TracedValueError, match=f"{name}.*: a traced tensor has no value") as caught:
             hf.compile(lambda t, call=call: call(t * 1.0))(hf.asarray(1.0))
         assert isinstance(caught.value, TypeError)
@@ -702,7 +702,7 @@ def test_assignment():
      (lambda: np.ones(2), DTypeError, r"the value is float64, the Variable float32[\s\S]*astype\(hf.float32\)"),
      (lambda: hf.asarray([1, 2]), DTypeError, "the value is int32, the Variable float32"),
      (lambda: [[1.0, 2.0]], ShapeError, r"\(1, 2\)"), (lambda: "x", TypeError, "str")],
-)  # fmt: skip
+)
 def test_an_assignment_that_does_not_fit_changes_nothing(value: Any, error: Any, text: str, compiled: bool):
     v = hf.Variable([1.0, 2.0], name="w")
 
@@ -794,7 +794,7 @@ def test_copying_and_pickling_under_a_tape_and_in_a_trace():
      ([], "Tensor([], shape=(0,), dtype=float32)"), ([[], []], "Tensor([], shape=(2, 0), dtype=float32)"),
      ([[1.0, 2.0], [3.0, 4.0]], "Tensor([[1., 2.],\n        [3., 4.]], dtype=float32)"),
      (1 + 2j, "Tensor(1.+2.j, dtype=complex64)")],
-)  # fmt: skip
+)
 def test_printing_tensors(value: Any, text: str):
     assert repr(hf.asarray(value)) == text
 
@@ -857,7 +857,7 @@ def test_device_blocks():
 
 def test_devices_that_do_not_exist():
     for call in (lambda: hf.asarray(1.0, device="gpu:99"), lambda: tensor(1).to("nonsense"),
-                 lambda: hf.device("tpu").__enter__(), lambda: hf.asarray(1.0, device="cpu:x")):  # fmt: skip
+                 lambda: hf.device("tpu").__enter__(), lambda: hf.asarray(1.0, device="cpu:x")):
         with pytest.raises(DeviceError, match="there is no") as caught:
             call()
         assert "Devices here: cpu" in str(caught.value)

@@ -56,7 +56,7 @@ CLOSED = {
     "transposed conv": (
         lambda x, w: hf.nn.conv_transpose(x, w, stride=2), [(4, 6, 16, 16), (6, 8, 3, 3)], 2 * 4 * 6 * 256 * 8 * 9
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CLOSED)

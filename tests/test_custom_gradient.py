@@ -531,7 +531,7 @@ def own_root(x: Any, steps: int = 20):
 OWN: dict[str, tuple[Any, Any]] = {
     "exp": (own_exp, jnp.exp), "inverse": (own_inverse, lambda x: 1 / x), "sin": (own_sin, jnp.sin),
     "root": (own_root, jnp.sqrt),
-}  # fmt: skip
+}
 AROUND: dict[str, Any] = {
     "alone": lambda f: f,
     "vmap": lambda f: lambda x: hf.vmap(f)(x[None])[0],

@@ -163,7 +163,7 @@ def test_workers_give_the_batches_of_one_process_and_their_position_is_taken_up(
 def test_an_example_that_cannot_be_loaded_is_named():
     for workers in (0, 2):
         for wrong, kind, text in (({"broken": 7}, FileNotFoundError, r"7\.png"),
-                                  ({"odd": 5}, RuntimeError if workers else Exception, "it is odd")):  # fmt: skip
+                                  ({"odd": 5}, RuntimeError if workers else Exception, "it is odd")):
             data = hf.data.Batches(Photos(**wrong), 4, pad=0, workers=workers)
             with pytest.raises(kind, match=text) as caught:
                 list(data)
@@ -182,7 +182,7 @@ def test_a_worker_that_is_killed_ends_the_loop_with_a_sentence_and_the_next_loop
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL], ids=lambda one: one.name)
 def test_workers_end_with_the_program(sent: signal.Signals):
     with subprocess.Popen([sys.executable, Path(__file__).with_name("photos.py")], stdout=subprocess.PIPE, text=True,
-                          stderr=subprocess.PIPE, start_new_session=True) as program:  # fmt: skip
+                          stderr=subprocess.PIPE, start_new_session=True) as program:
         assert program.stdout is not None
         assert program.stderr is not None
         workers = {int(one) for _ in range(4) for one in program.stdout.readline().split()}
@@ -242,7 +242,7 @@ def test_a_stream_that_ends_is_read_once_unless_it_is_a_function():
     assert (ids.tolist(), length.tolist()) == ([[1, 0], [2, 3]], [1, 2])
     for wrong, text in ((lambda: hf.data.stream(3, 2), "a int has no examples"),
                         (lambda: hf.data.stream([], 0), "size=0"),
-                        (lambda: once.restore({"batch": -1}), "no position in a stream")):  # fmt: skip
+                        (lambda: once.restore({"batch": -1}), "no position in a stream")):
         with pytest.raises((TypeError, ValueError), match=text):
             wrong()
 
@@ -280,5 +280,5 @@ def test_data_says_how_it_was_made():
         (hf.optim.EMA([hf.Variable(1.0)], 0.9), "EMA(1 parameters, decay=0.9)"),
         (hf.optim.SGD([hf.Variable(1.0)], hf.optim.cosine(0.1, 9)),
          "SGD(rate=cosine(final=0.0, start=0.1, steps=9), momentum=0.0, nesterov=False, decay=0.0)"),
-    ):  # fmt: skip
+    ):
         assert repr(data) == text

@@ -121,7 +121,7 @@ def in_a_call(a, b):
 
 
 PROGRAMS = [in_a_branch, in_a_loop_of_known_length, in_a_loop_on_values, in_a_scan, in_two_steps, behind_a_floor,
-            in_a_call]  # fmt: skip
+            in_a_call]
 
 
 @pytest.mark.parametrize("around", ["tape", "inside", "checkpoint"])

@@ -30,7 +30,7 @@ def test_floats_of_sizes_are_those_of_integers(scope: DimScope):
     functions = [
         lambda n: n / 2, lambda n: 3 / n, lambda n: n * 0.5, lambda n: 0.5 + n, lambda n: 2.5 - n, lambda n: n**-0.5,
         lambda n: n // 1.5, lambda n: 7.5 % n, lambda n: -(n / 3), lambda n: abs(n / 3 - 5), lambda n: (n / 2) ** n,
-    ]  # fmt: skip
+    ]
     for function in functions:
         number = function(a)
         assert isinstance(number, float)
@@ -146,7 +146,7 @@ def test_printing(scope: DimScope):
      (lambda a: operator.eq(4, a), "a == 4 is True"), (abs, "a >= 0 is True"),
      (lambda a: 2**a, "a == 4 is True"), (lambda a: float(a / 2), "a == 4 is True"),
      (math.sqrt, "a == 4 is True"), (float, "a == 4 is True"), (lambda a: [0] * a, "a == 4 is True")],
-)  # fmt: skip
+)
 def test_a_comparison_is_a_guard(compare: Any, text: str, scope: DimScope):
     (a,) = symbols(scope, a=4)
     compare(a)
@@ -160,7 +160,7 @@ def test_guards_decide_which_sizes_may_use_the_trace(scope: DimScope):
     assert a % 2 == 0
     assert b != 1
     for sizes, holds in (({"a": 4, "b": 8}, True), ({"a": 6, "b": 7}, True), ({"a": 8, "b": 8}, False),
-                         ({"a": 5, "b": 9}, False), ({"a": 0, "b": 1}, False)):  # fmt: skip
+                         ({"a": 5, "b": 9}, False), ({"a": 0, "b": 1}, False)):
         assert scope.holds(sizes) is holds
 
 
@@ -195,7 +195,7 @@ def test_comparing_with_other_things(scope: DimScope):
     assert a != None  # noqa: E711
     assert scope.guards == []
     for call in (lambda: a + "x", lambda: a < "x", lambda: a - None, lambda: None - a, lambda: "x" // a,
-                 lambda: a % None, lambda: None // a, lambda: a / "x"):  # fmt: skip
+                 lambda: a % None, lambda: None // a, lambda: a / "x"):
         with pytest.raises(TypeError):
             call()
 

@@ -265,7 +265,7 @@ def test_sizes_0_and_1_have_their_own_traces():
         assert f(batch(n)).shape == (n, 3)
     assert [record.signature["x"] for record in f.explain()] == [
         "f32[4,3]", "f32[5,3] as f32[?,3]", "f32[1,3]", "f32[0,3]",
-    ]  # fmt: skip
+    ]
 
 
 def test_without_dynamic_every_shape_is_a_trace():
@@ -406,7 +406,7 @@ def test_a_size_that_leaks_raises(monkeypatch):
     "make",
     [hf.zeros, hf.random.normal, hf.random.permutation, hf.eye, lambda n: hf.broadcast_to(1.0, (n,)),
      lambda n: hf.nn.one_hot([0], n)],
-)  # fmt: skip
+)
 def test_a_size_that_falls_below_0_is_an_error_of_its_call(make):
     f = hf.compile(lambda x, n: make(x.shape[0] - n))
     for n in (2, 3, 5, 9, 4, 11):
@@ -561,7 +561,7 @@ LENGTHS = [
     lambda x: x.sum() / len(x), lambda x: x * len(x) + len(x) // 2, lambda x: hf.arange(len(x)) + x[:, 0],
     lambda x: x[len(x) - 1], lambda x: x.reshape((len(x) * 2,)), lambda x: x * isinstance(len(x), int),
     lambda x: x * len(x[:, 0][1:]), lambda x: hf.mean(x) * len(x) == hf.sum(x[:, 0]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("f", LENGTHS)
@@ -579,7 +579,7 @@ BESIDE_NUMBERS = [
     lambda x, o: x.sum() * max(o.n, len(x)), lambda x, o: (len(x) ** o.n, o.n ** len(x)),
     lambda x, o: x[len(x) - o.n :],
     lambda x, o: (min(len(x), o.n), [len(x), o.n], x * (len(x) * 0.5 * o.n)), lambda x, o: hf.zeros((len(x) + o.n,)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("f", BESIDE_NUMBERS)

@@ -89,7 +89,7 @@ def test_an_update_goes_on_with_the_moment_that_was_chosen():
     after = checked(traced(update, FLAG, VECTOR, VECTOR, VECTOR))
     assert [name for name in names(after) if name != "constant"] == [
         "multiply", "add", "where", "tanh", "subtract", "where",
-    ]  # fmt: skip
+    ]
     assert edges_of(next(node for node in after.nodes if node.op.name == "tanh")) == (after.outputs[0],)
 
 

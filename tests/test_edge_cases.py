@@ -55,7 +55,7 @@ PARTS = [np.nan, -np.inf, -1.5, -1e-5, -0.0, 0.0, 1e-5, 1.5, np.inf]
 FUNCTIONS = [
     "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "exp", "expm1", "log", "log10", "log1p",
     "log2", "negative", "sin", "sinh", "sqrt", "tan", "tanh",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

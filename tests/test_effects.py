@@ -581,7 +581,7 @@ def written(function, capsys):
         to_the_error_output, to_a_redirected_error_output, to_an_output_as_the_other, to_a_file,
         to_a_redirected_output_in_a_branch,
     ],
-)  # fmt: skip
+)
 def test_text_goes_to_the_stream_that_eager_code_writes_to(program, capsys):
     expected = written(program, capsys)
     assert any("Tensor(4., " in text for text in (*expected[0], *expected[1]))
@@ -686,7 +686,7 @@ TEXTS = [
     lambda x: print(f"{ {'b': x, 'a': 1, 3: (x,)} } {Point(x, 2)}", str(collections.OrderedDict(b=x, a=1))) or x,
     lambda x: print("{a.ndim} {b[0]}".format(a=x, b=[x]), str.format("{}", x), str.join(",", [str(x)])) or x,  # noqa: UP032
     lambda x: [V.assign_add(x), print(V, f"{V} {V!r} {V:.2f}", str(V), repr([V]), Kept(V), f"{Shown(V)}"), x][2],
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("function", TEXTS)
@@ -819,10 +819,10 @@ def test_a_print_to_a_redirected_stream_is_made_by_each_call():
 OUTER = [
     "d |= {'x': 4}", "d['x'] = 4", "d.update(x=4)", "d.pop('x', 0)", "l += [2]", "l.insert(0, l.pop())",
     "o.d, o.l = l, d",
-]  # fmt: skip
+]
 INNER = ["d['y'].append(1)", "d['y'][0] = 9", "l[0].append(1)", "d['y'] += [n]", "d['y'].pop()",
          "heapq.heappop(d['y'])", "heapq.heappush(d['y'], n)", "bisect.insort(l[0], 2)",
-         "d['y'], l[0] = l[0], d['y']"]  # fmt: skip
+         "d['y'], l[0] = l[0], d['y']"]
 
 
 @pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning")
@@ -831,7 +831,7 @@ def test_a_trace_that_restarts_takes_changes_inside_changed_containers_back(oute
     def run(inner, eager):
         o = types.SimpleNamespace()
         space = {"d": {"x": 0.5, "y": [1, 2, 3, 4, 5, 6, 7]}, "l": [[1, 2], 3], "o": o, "n": 0,
-                 "heapq": heapq, "bisect": bisect}  # fmt: skip
+                 "heapq": heapq, "bisect": bisect}
         path = tmp_path / f"restarts_{eager}.py"
         lines = ["def f(x):", "global d, l, n", outer, inner, "n += 1", "return x * len(f'{n}')"]
         path.write_text("\n    ".join(lines))
@@ -849,9 +849,9 @@ def test_a_trace_that_restarts_takes_changes_inside_changed_containers_back(oute
 
 
 CALLERS = ["cb()", "re.sub('a', cb, 'a')", "with contextlib.ExitStack() as es: es.callback(cb)", "hf.no_convert(cb)()",
-           "asyncio.run(co())", "list(map(hf.no_convert(cb), [1]))"]  # fmt: skip
+           "asyncio.run(co())", "list(map(hf.no_convert(cb), [1]))"]
 STORES = ["g += 1", "k += 1", "globals()['g'] = g + 1", "o = Box(o.k + 1)", "globals().update(g=g * 2)", "l.append(g)",
-          "o.k += 1", "exec('g = g + 1', globals())", "vars(o)['k'] = 5 + g", "setattr(o, 'k', o.k + 1)"]  # fmt: skip
+          "o.k += 1", "exec('g = g + 1', globals())", "vars(o)['k'] = 5 + g", "setattr(o, 'k', o.k + 1)"]
 RESTARTING = """
 import asyncio, contextlib, re
 n = g = 1
@@ -896,7 +896,7 @@ BEFORE_AN_ERROR = [
     "del o.t; o.t = n + 1", "o.t = n + 1", "o.l.clear(); o.l.append(n + 1)", "o.__dict__.pop('t'); setattr(o, 't', n)",
     "o.q = (n, [n + 1], {'a': n * 2})", "o.f = [lambda: n + 1]", "o.g = (k + n for k in [1, 2])",
     "o.z = types.SimpleNamespace(v=n + 1)", "o.dq = collections.deque([n + 1])", "del o.t; o.t = n + 1; o.absent",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("store", BEFORE_AN_ERROR)

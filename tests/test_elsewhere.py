@@ -58,7 +58,7 @@ def test_the_page_answers_what_the_model_answers(tmp_path: Path):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-                   f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=60000", "--dump-dom"]  # fmt: skip
+                   f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=60000", "--dump-dom"]
         url = f"http://127.0.0.1:{server.server_address[1]}/index.html"
         done = subprocess.run([CHROMIUM, *options, url], capture_output=True, text=True, timeout=180, check=True)
         server.shutdown()
@@ -100,10 +100,10 @@ def test_litert_answers_what_the_model_answers(name: str, tmp_path: Path):
     subprocess.run(
         [folder / "onnx2tf", "-i", "model.onnx", "-o", "made", "-n"], cwd=tmp_path, env=path, check=True,
         capture_output=True, timeout=600,
-    )  # fmt: skip
+    )
     subprocess.run(
         [folder / "python", "-c", LITERT, "made/model_float32.tflite", "x.npy"], cwd=tmp_path, env=path, check=True,
         capture_output=True, timeout=600,
-    )  # fmt: skip
+    )
     found = np.load(tmp_path / "x.npy")
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())

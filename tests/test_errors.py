@@ -19,11 +19,11 @@ PACKAGE = Path(hf.__file__).parent
 CLASSES = [
     one for _, one in inspect.getmembers(errors, inspect.isclass)
     if issubclass(one, HybridflowError) and one is not HybridflowError
-]  # fmt: skip
+]
 BUILTINS = tuple(
     one for one in vars(builtins).values()
     if isinstance(one, type) and issubclass(one, Exception) and one not in (Exception, ArithmeticError, LookupError)
-)  # fmt: skip
+)
 
 
 def trees() -> Iterator[tuple[str, ast.Module]]:
@@ -47,7 +47,7 @@ def test_every_error_is_a_builtin_too():
      ("TraceError", RuntimeError), ("TracedValueError", TypeError), ("LeakError", RuntimeError),
      ("MutationError", TypeError), ("ParityError", AssertionError), ("DeviceError", RuntimeError),
      ("MissingPackageError", ImportError), ("ParseError", ValueError), ("VerifyError", ValueError)],
-)  # fmt: skip
+)
 def test_which_builtin(name: str, builtin: type[Exception]):
     assert issubclass(getattr(errors, name), builtin)
 

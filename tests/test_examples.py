@@ -13,7 +13,7 @@ import pytest
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SHORT = {
     "convnet.py": "0", "ensemble.py": "1", "gpt.py": "10", "lstm_forecast.py": "1", "reinforce.py": "2", "vae.py": "1"
-}  # fmt: skip
+}
 """How many steps, updates or epochs of an example are enough to see that it runs."""
 VERIFIED = "10"
 """Every how many calls of each compiled function one is run eagerly too, and compared."""
@@ -30,7 +30,7 @@ def test_example(path: Path, tmp_path: Path):
         [sys.executable, "-W", "error", str(path), *filter(None, [SHORT.get(path.name)])], cwd=tmp_path,
         capture_output=True, text=True, timeout=300,
         env={**os.environ, "MPLBACKEND": "agg", "HYBRIDFLOW_VERIFY": VERIFIED},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     if path.name in SHORT:
         assert "SAME: eager and compiled results agree" in done.stdout

@@ -207,7 +207,7 @@ USELESS = [
     (with_a_function, lambda n: lambda x: x + n, "every new f makes a new trace", "Make it once outside"),
     (with_a_length, lambda n: 0, "`return x[: SETTINGS.length]` at {line} makes every new length of "
      "x[:SETTINGS.length] a new trace", "Use few lengths"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("fn", "kind", "said", "hint"), USELESS)

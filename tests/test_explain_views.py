@@ -72,7 +72,7 @@ def looping(x: Any) -> Any:
 def test_nodes_before_and_after_each_pass(which: str):
     fn, x = (hf.compile(looping), hf.ones((3, 2))) if which == "loop" else (
         training_step()[0], training_step()[1][0]
-    )  # fmt: skip
+    )
     fn(x)
     lowered = fn.lower(x)
     (record,) = fn.explain()
@@ -80,7 +80,7 @@ def test_nodes_before_and_after_each_pass(which: str):
     final, _ = run_passes(
         lowered.traced, differentiable=False,
         on_change=lambda one, before, after: changes.append((one.name, count(before), count(after))),
-    )  # fmt: skip
+    )
     told = [(one.name, one.nodes_before, one.nodes_after) for one in record.passes]
     assert [one for one in told if one[1] != one[2]] == [one for one in changes if one[1] != one[2]]
     assert told[0][1] == count(lowered.traced)
@@ -173,7 +173,7 @@ def kernels_of(hlo: str) -> dict[str, set[str]]:
 def test_fused_operations_are_those_in_one_kernel(which: str):
     fn, x = (hf.compile(looping), hf.ones((3, 2))) if which == "loop" else (
         training_step()[0], training_step()[1][0]
-    )  # fmt: skip
+    )
     fn(x)
     lowered = fn.lower(x)
     fused = fn.explain()[0].executables[0].fused()

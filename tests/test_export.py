@@ -234,7 +234,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "LSTM": lambda: nn.Sequential(lambda x: x.reshape((-1, 2, 3)), nn.LSTM(3, 4, bidirectional=True)),
     "ensemble": lambda: hf.vmap(lambda model, x: model(x), in_axes=(0, None)),
     "gradient": lambda: hf.grad(lambda x: hf.sum(hf.tanh(x) ** 3)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", MAKERS)
@@ -492,7 +492,7 @@ def test_a_sample_is_what_the_functions_give_where_they_are_loaded(tmp_path: Pat
     ("f/outputs/half_0", lambda x: x * np.float32(1.01), "f, eagerly: half_0 is not what it was in the sample: 0.0"),
     ("f/outputs/whole", lambda x: x + 1, "whole is not what it was"),
     ("f/outputs/whole", lambda x: x.astype(np.int64), "whole is int32"),
-])  # fmt: skip
+])
 def test_a_sample_that_differs(tmp_path: Path, key: str, change: Callable[[Any], Any], text: str):
     path = tmp_path / "one"
     hf.export.save(path, f=(halves, *HALVES), sample={"f": sampled()})
@@ -511,7 +511,7 @@ def test_a_sample_that_differs(tmp_path: Path, key: str, change: Callable[[Any],
     (hf.export.Sample((np.ones((3, 6), np.float32),)), ArgumentTypeError, "takes x, scale"),
     ({"g": sampled()}, ArgumentError, "no function 'g'"),
     ((1, 2), ArgumentTypeError, "must be a hf.export.Sample"),
-])  # fmt: skip
+])
 def test_a_sample_that_does_not_fit(tmp_path: Path, sample: Any, error: type[Exception], text: str):
     with pytest.raises(error, match=text):
         hf.export.save(tmp_path / "one", halves, *HALVES, sample=sample)
@@ -695,7 +695,7 @@ def test_the_golden_artifact_stays_loadable():
         (lambda x: x.at[-1].set(0.0), [None, 3]), (lambda x: x[-2:], [None, 3]), (lambda x: x[:-1, -1], [None, None]),
         (lambda x: x[x.shape[0] - 2], [None, 3]), (lambda x: hf.take(x, hf.asarray([-1])), [None, 3]),
     ],
-)  # fmt: skip
+)
 def test_indices_from_the_end_of_an_open_axis(tmp_path: Path, function: Any, axes: list[int | None]):
     hf.export.save(tmp_path / "f.hf", function, hf.TensorSpec(axes))
     loaded = hf.export.load(tmp_path / "f.hf")

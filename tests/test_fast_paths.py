@@ -165,7 +165,7 @@ def test_a_tensor_watched_late_counts_from_then_on(monkeypatch: pytest.MonkeyPat
 OPERATORS: list[tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = [
     (lambda a, b: a + b, hf.add), (lambda a, b: a - b, hf.subtract), (lambda a, b: a * b, hf.multiply),
     (lambda a, b: a / b, hf.divide), (lambda a, b: a @ b, hf.matmul), (lambda a, b: a > b, hf.greater),
-]  # fmt: skip
+]
 SHAPES = [((3, 3), (3, 3)), ((3, 3), (3,)), ((3,), (3, 3)), ((), (3, 3)), ((3, 3), ()), ((), ()), ((3, 3), (3, 3))]
 
 
@@ -219,7 +219,7 @@ def test_an_operator_knows_where_it_was_called():
                 x + y, hf.tanh(x),
                 hf.tanh(x),
                 elsewhere(),
-            ]  # fmt: skip
+            ]
             lines = [int(one._edge[0].location.rpartition(":")[2]) - first for one in found]
             assert lines == [8, 9, 9, 10, 1]
 
@@ -383,7 +383,7 @@ def test_lstm_cell_is_torch_s(outputs: tuple[int, ...]):
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(0)
     wx, wh, bias, x, h, c = [rng.standard_normal(shape).astype(np.float32)
-                             for shape in ((3, 8), (2, 8), (8,), (4, 3), (4, 2), (4, 2))]  # fmt: skip
+                             for shape in ((3, 8), (2, 8), (8,), (4, 3), (4, 2), (4, 2))]
     ours = [hf.Variable(one) for one in (wx, wh, bias, x, h, c)]
 
     def loss(wx: Any, wh: Any, bias: Any, x: Any, h: Any, c: Any) -> Any:
@@ -438,7 +438,7 @@ def calls() -> list[tuple[str, Any]]:
         ("shape", (x[:2], y)), ("dtype", (hf.astype(x, "float64"), y)), ("integers", (hf.astype(x, "int32"), y)),
         ("array", (a, b)), ("number", (x, 2.0)), ("few", (x,)), ("many", (x, y, y)), ("none", (None, y)),
         ("big", (hf.zeros((300, 300)), hf.zeros(300))), ("first again", (x, y)),
-    ]  # fmt: skip
+    ]
 
 
 def outcomes(build: Callable[[], Any], *names: str) -> list[Any]:

@@ -25,7 +25,7 @@ INSTALLED = {
     "jax.lax": "hf", "jax.random": "hf.random", "jax.numpy.linalg": "hf.linalg", "jax.numpy.fft": "hf.fft",
     "jax.scipy.special": "hf.special",
     "jax.nn.initializers": "hf.nn.init", "jax.tree_util": "hf.tree", "jax.tree": "hf.tree", "jax.Array": "x",
-}  # fmt: skip
+}
 STORED = {
     "torch": "hf", "torch.Tensor": "x", "torch.nn": "hf.nn", "torch.nn.functional": "hf.nn",
     "torch.nn.init": "hf.nn.init", "torch.nn.Module": "model", "torch.optim": "hf.optim",
@@ -37,7 +37,7 @@ STORED = {
     "tensorflow": "hf", "tensorflow.nn": "hf.nn", "tensorflow.math": "hf", "tensorflow.linalg": "hf.linalg",
     "tensorflow.random": "hf.random", "tensorflow.data": "hf.data", "tensorflow.debugging": "hf.debugging",
     "tensorflow.train": "hf.train", "tensorflow.config": "hf.config", "optax": "hf.optim",
-}  # fmt: skip
+}
 ANSWER = re.compile(r"Did you mean hf|Use |There is none here|JAX has it|takes x\.numpy\(\)|knows nothing of tensors")
 
 
@@ -62,7 +62,7 @@ def installed(part):
     names = [name for name in getattr(value, "__all__", dir(value)) if not name.startswith("_")]
     found = {name: vars(value).get(name) for name in names}
     return [name for name, one in found.items()
-            if not isinstance(one, types.ModuleType) or one.__name__.startswith(part.split(".")[0])]  # fmt: skip
+            if not isinstance(one, types.ModuleType) or one.__name__.startswith(part.split(".")[0])]
 
 
 def answer(path, name):
@@ -123,7 +123,7 @@ def test_a_name_that_is_sought_in_another_module_has_its_own_answer():
         ("hf", "DataLoader", "Batches"), ("hf", "tree_map", "hf.tree.map"), ("hf", "functional_call", "hf.grad"),
         ("hf.models", "load_model", "into="), ("hf.nn", "pack_padded_sequence", "lengths="),
         ("hf.data", "Adam", "Did you mean hf.optim.Adam?"),
-    ]:  # fmt: skip
+    ]:
         assert said in answer(path, name), (path, name)
 
 

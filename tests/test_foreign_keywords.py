@@ -37,7 +37,7 @@ def test_optimizers_take_torchs_keywords_and_do_its_steps(name):
     theirs = [torch.nn.Parameter(torch.tensor(DATA))]
     ours = weights()
     pairs = [(getattr(torch.optim, name)(params=theirs, **SETTINGS[name]), theirs[0]),
-             (getattr(hf.optim, name)(params=ours, **SETTINGS[name]), ours[0])]  # fmt: skip
+             (getattr(hf.optim, name)(params=ours, **SETTINGS[name]), ours[0])]
     for optimizer, w in pairs:
         for _ in range(3):
             optimizer.zero_grad()
@@ -58,7 +58,7 @@ def test_coupled_decay_is_an_error_that_names_ours(name):
     (lambda w: hf.nn.softmax_cross_entropy(DATA, DATA, from_logits=False), "take logits"),
     (lambda w: hf.nn.mse(DATA, DATA, sample_weight=DATA), "Multiply the losses by it"),
     (lambda w: hf.nn.kl_div(DATA, DATA, log_target=True), "hf.exp"),
-])  # fmt: skip
+])
 def test_options_that_are_absent_say_what_to_write(make, told):
     with pytest.raises(TypeError, match=rf"takes no keyword(.|\n)*{told}"):
         make(weights())
@@ -70,7 +70,7 @@ def test_the_rules_that_hints_name_are_torchs():
     theirs, ours = torch.nn.Parameter(torch.tensor(DATA)), weights()
     for optimizer, w in (
         (torch.optim.Adam([theirs], 0.1, weight_decay=0.2), theirs), (hf.optim.Optax(ours, rule), ours[0])
-    ):  # fmt: skip
+    ):
         for _ in range(5):
             optimizer.zero_grad()
             ((w * w).sum() + w.sum()).backward()
@@ -80,7 +80,7 @@ def test_the_rules_that_hints_name_are_torchs():
 
 def test_lbfgs_takes_torchs_keywords():
     options = {"max_iter": 3, "max_eval": 5, "history_size": 2, "line_search_fn": "strong_wolfe",
-               "tolerance_grad": 1e-3, "tolerance_change": 1e-4}  # fmt: skip
+               "tolerance_grad": 1e-3, "tolerance_change": 1e-4}
     optimizer = hf.optim.LBFGS(weights(), lr=1, **options)
     assert (optimizer._iterations, optimizer._evaluations, optimizer._history) == (3, 5, 2)
     assert (optimizer._line_search, optimizer._tolerance, optimizer._least_change) == ("strong_wolfe", 1e-3, 1e-4)
@@ -195,7 +195,7 @@ def test_model_of_a_page_about_torch():
             nn.Conv2d(in_channels=1, out_channels=4, kernel_size=3, padding=1), nn.BatchNorm2d(4, eps=1e-3),
             nn.ReLU(), nn.MaxPool2d(kernel_size=2), nn.Flatten(), nn.Dropout(p=0.0), nn.Linear(16, 3),
             nn.LogSoftmax(dim=1),
-        )  # fmt: skip
+        )
 
     torch = pytest.importorskip("torch")
     theirs, ours = convnet(torch.nn), convnet(hf.nn)
@@ -307,7 +307,7 @@ def test_split_by_dim_is_refused_for_it_means_the_size_of_a_part():
     "usual",
     [{"mode": "reduce-overhead"}, {"fullgraph": True}, {"jit_compile": True}, {"keep_unused": False},
      {"reduce_retracing": True}],
-)  # fmt: skip
+)
 def test_compile_takes_options_that_ask_for_what_it_does(usual):
     compiled = hf.compile(**usual)(lambda x: x * 2)
     np.testing.assert_array_equal(compiled(hf.asarray(DATA)), DATA * 2)

@@ -61,7 +61,7 @@ def same(found, expected, text):
     found, expected = np.asarray(found), np.asarray(expected)
     assert found.shape == expected.shape, text
     np.testing.assert_allclose(found, expected, rtol=2e-3 if expected.dtype == np.float16 else 2e-5, atol=1e-6,
-                               err_msg=text)  # fmt: skip
+                               err_msg=text)
 
 
 def agree(ours, theirs, expressions, convert, *, compiled=True):
@@ -126,7 +126,7 @@ def _places(package, prefix):
         "hf.data": [torch.utils.data], "hf.nn.init": [torch.nn.init], "hf.nn.utils": [torch.nn.utils],
             "model": [torch.nn.Module],
         "opt": [torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])],
-    }[prefix]  # fmt: skip
+    }[prefix]
 
 
 @pytest.mark.parametrize("package", ["torch", "numpy", "jax"])
@@ -148,7 +148,7 @@ def test_names_are_there_once_and_none_is_ours():
            "hf.optim": set(vars(hf.optim)), "hf.data": set(vars(hf.data)), "hf.nn.init": set(vars(hf.nn.init)),
            "hf.metrics": set(vars(hf.metrics)), "hf.train": set(vars(hf.train)), "v1": set(vars(v1)),
            **{f"v1.{part}": set(vars(getattr(v1, part))) for part in ("layers", "nn", "summary", "train")},
-           "model": set(dir(hf.nn.Identity())), "opt": set(dir(optimizer())), "hf.nn.utils": set()}  # fmt: skip
+           "model": set(dir(hf.nn.Identity())), "opt": set(dir(optimizer())), "hf.nn.utils": set()}
     for name in ROWS:
         prefix, _, last = name.rpartition(".")
         assert last not in own[prefix], f"{name} is hybridflow's"
@@ -162,12 +162,12 @@ def test_every_name_that_works_is_tried():
         "hf.manual_seed", "x.cuda",  # no value to compare, no such device
         "hf.nn.ModuleList", "hf.nn.ModuleDict", "model.modules", "model.zero_grad",  # tests/test_foreign_keywords.py
         *[name for name in names if name.startswith("hf.nn.init.")],  # below
-    }  # fmt: skip
+    }
 
 
 def test_every_name_means_something_or_raises():
     known = {"hf": hf, "x": hf.asarray([[1.0, 2.0]]), "model": hf.nn.Identity(), "opt": optimizer(),
-             "v1": v1}  # fmt: skip
+             "v1": v1}
     for name, row in ROWS.items():
         value = eval(name.rpartition(".")[0], known)
         last = name.rpartition(".")[2]
@@ -286,7 +286,7 @@ def test_functions_of_numpy_on_tensors():
         assert found.item() == pytest.approx(expected, rel=1e-6)
         gradient = hf.grad(fn)(x)
         np.testing.assert_allclose(gradient, hf.grad(lambda x: hf.sum(2 * hf.exp(x)) + 2 * hf.sum(hf.mean(x, 0))
-                                                     + hf.max(x) + hf.std(x, correction=1))(x), rtol=1e-5)  # fmt: skip
+                                                     + hf.max(x) + hf.std(x, correction=1))(x), rtol=1e-5)
     assert type(np.arctan2(x, np.ones(2, np.float32))) is hf.Tensor
     for call in (lambda: np.add.reduce(x), lambda: np.frexp(x), lambda: np.exp(x, where=x > 1)):
         with pytest.raises(TypeError, match=r"it is not done to tensors(.|\n)*Use the functions of hf"):
@@ -323,7 +323,7 @@ PUBLIC = (
     "hf.debugging", "hf.distribute", "hf.export", "hf.integrate", "hf.metrics", "hf.models", "hf.optim",
     "hf.optimize", "hf.prune", "hf.quantize", "hf.serve", "hf.summary", "hf.testing", "hf.train", "hf.tree", "hf.ir",
     "hf.ops", "hf.compat", "hf.compat.v1",
-)  # fmt: skip
+)
 
 
 def module_at(path):

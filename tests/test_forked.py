@@ -93,7 +93,7 @@ json.dump({name: in_child(ACTS[name]) for name in chosen}, sys.stdout)
 """
 _ON_THE_HOST = {
     "add", "product", "shared", "sum", "variable", "gradient", "run_eagerly", "pending", "synchronize"
-}  # fmt: skip
+}
 
 
 def _children(situation: str, **environment: str) -> dict[str, Any]:

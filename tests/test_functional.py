@@ -273,7 +273,7 @@ def test_a_pullback_can_be_differentiated():
     [(lambda: tensor(1, 2, 3), ShapeError, r"\(3,\), its target \(2,\)"),
      (lambda: f64([1, 2]), DTypeError, "float64, its target float32"),
      (lambda: [tensor(1, 2)], ArgumentError, "structure")],
-)  # fmt: skip
+)
 def test_a_pullback_checks_its_argument(seed: Any, error: Any, text: str, compiled: bool):
     def run(x: hf.Tensor):
         return hf.vjp(lambda x: x * x, x)[1](seed())

@@ -30,7 +30,7 @@ ONE: list[Function] = [
     lambda x: hf.concat([x[3:], x[:3]]),
     lambda x: hf.where(x > 0, x, x * 0.3),
     lambda x: x / (1 + x * x),
-]  # fmt: skip
+]
 TWO: list[Function] = [
     lambda x, y: x + y,
     lambda x, y: x * y,
@@ -65,7 +65,7 @@ def random_program(rng: random.Random) -> Function:
         step = rng.choice([
             *[rng.choice(ONE)] * 8, *[rng.choice(TWO)] * 8, checkpointed(rng.choice(ONE), rng.choice(ONE)),
             repeated(rng.choice(ONE), rng.randint(1, 3)), scanned,
-        ])  # fmt: skip
+        ])
         steps.append((step, [rng.random() for _ in range(2 if step in TWO else 1)]))
     read_again = [rng.random() for _ in range(3)]
 

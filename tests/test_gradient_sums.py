@@ -59,7 +59,7 @@ def test_contributions_are_added_as_they_come(count: int):
     near, far = [edge[0] for edge in edges_of(found[-1])]
     assert near is found[-2]
     assert far is min((node for node in graph.nodes if node.op.name == "matmul" and node.spec().shape[0] == WIDTH),
-                      key=place.__getitem__)  # fmt: skip
+                      key=place.__getitem__)
 
 
 def test_gradients_of_many_steps_are_not_kept():

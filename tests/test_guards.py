@@ -133,7 +133,7 @@ CHANGES = {
     "a tensor's number": (
         lambda x: x * 2 if float(STATE[0].numpy() if not hf.is_tracing() else STATE.numpy()[0]) > 1 else x,
         set_global("STATE", hf.asarray([3.0, 1.0])), "STATE"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -256,7 +256,7 @@ def test_how_an_array_lies_in_memory_counts(read):
 
 @pytest.mark.parametrize("dtype", [
     *"?bBhHiIlLqQefdgFDGO", ">F", "U3", "S3", "V4", "M8[s]", [("part", "F"), ("P", "i")],
-])  # fmt: skip
+])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_an_array_of_any_dtype_is_watched(dtype, stride):
     held = np.zeros(6, dtype)[::stride]

@@ -88,7 +88,7 @@ def rows_of(read):
         rows = Rows([2.0, 3.0])
         changes = [
             lambda: list.append(rows, 4.0), lambda: setattr(rows, "shift", 5.0), lambda: list.__setitem__(rows, 1, 6.0),
-        ]  # fmt: skip
+        ]
         return lambda x: x * read(rows), changes
 
     return make
@@ -116,7 +116,7 @@ def memory(read):
         changes = [
             lambda: numbers.__setitem__(0, 5.0), lambda: setattr(pair, "first", 7.0),
             lambda: pair.rest.__setitem__(1, 8), lambda: setattr(number, "value", 9),
-        ]  # fmt: skip
+        ]
         return lambda x: x * read(numbers, pair, pointing, number), changes
 
     return make
@@ -250,7 +250,7 @@ def test_what_is_called_by_itself(name):
         LOGGERS["one"].setLevel(10)
         changes = [
             lambda: setattr(BOX, "a", 5.0), lambda: setattr(BOX, "b", 7.0), lambda: LOGGERS["one"].setLevel(30),
-        ]  # fmt: skip
+        ]
         return ASKED[name], changes
 
     assert len(set(map(str, same(make)))) > 2
@@ -259,7 +259,7 @@ def test_what_is_called_by_itself(name):
 @pytest.mark.parametrize("find", [
     lambda table, key: table.get(key, 9.0), lambda table, key: float(key in table),
     lambda table, key: dict.get(table, key, 9.0), lambda table, key: table.setdefault(key, 4.0) * len(table),
-])  # fmt: skip
+])
 def test_keys_that_others_are_compared_with(find):
     def make():
         box, two = types.SimpleNamespace(a=2.0), types.SimpleNamespace(a=2.0)
@@ -489,15 +489,15 @@ BY_NUMPY = [
     lambda: np.log(ZERO), lambda: -np.sqrt(-ONE), lambda: FEW.prod() / ZERO, lambda: operator.truediv(ONE, ZERO),
     lambda: sum([np.float32(3e38), np.float32(3e38)]), lambda: np.array([1e300]).astype(np.float32),
     lambda: functools.reduce(operator.mul, [np.float32(3e38), np.float32(3e38)]), lambda: FEW.__rtruediv__(1.0),
-]  # fmt: skip
+]
 BY_DECIMAL = [
     lambda: len(str(MANY / 3)), lambda: len(str(+MANY)), lambda: len(str(MANY.sqrt())), lambda: float(MANY * MANY),
     lambda: decimal.getcontext().prec, lambda: len(str(decimal.Decimal("1.23456789") * 3)),
     lambda: len(str(sum([MANY]))),
-]  # fmt: skip
+]
 SHOWN = [lambda: len(str(FEW / 3)), lambda: len(f"{FEW / 3}"), lambda: len(np.array2string(FEW / 3)),
          lambda: len(repr([FEW / 3])), lambda: len("%s" % (FEW / 3)), lambda: len(str(THIRD)), lambda: len(f"{THIRD}"),
-         lambda: len(repr({"a": (THIRD, 1)}))]  # fmt: skip
+         lambda: len(repr({"a": (THIRD, 1)}))]
 
 
 @pytest.mark.parametrize(("computed", "outside", "inside"), [
@@ -505,7 +505,7 @@ SHOWN = [lambda: len(str(FEW / 3)), lambda: len(f"{FEW / 3}"), lambda: len(np.ar
     *itertools.product(BY_DECIMAL, [lambda: setattr(decimal.getcontext(), "prec", 4)],
                        [lambda: decimal.localcontext(prec=5)]),
     *itertools.product(SHOWN, [lambda: np.set_printoptions(precision=2)], [lambda: np.printoptions(precision=3)]),
-])  # fmt: skip
+])
 def test_what_libraries_compute_by(computed, outside, inside):
     def plain(x):
         return x * float(np.max(computed()))
@@ -576,7 +576,7 @@ def copied(value):
 
 @pytest.mark.filterwarnings("ignore::hybridflow.core.errors.RetraceWarning")
 @pytest.mark.parametrize("read", [lambda value: len(repr(value)), lambda value: len(repr([value])), length_of, copied,
-                                  lambda value: len(type(value).__name__)])  # fmt: skip
+                                  lambda value: len(type(value).__name__)])
 def test_a_value_of_any_kind_in_the_place_of_any_other(read):
     values = [
         1, 1.5, "text", None, int, re.compile("a"), types.MappingProxyType({}), memoryview(b"a"), b"ab", bytearray(3),
@@ -588,7 +588,7 @@ def test_a_value_of_any_kind_in_the_place_of_any_other(read):
         collections.OrderedDict(b=2, a=1), np.dtype("f4"), np.dtype([("a", "f4")]), np.dtype([("a", "f4")], align=True),
         np.dtype("f4", metadata={"a": 1}), np.array(["a"]), np.array(["b"]), np.str_("a"), np.datetime64(1, "D"),
         np.datetime64(1, "ns"), np.array(["a"], object),
-    ]  # fmt: skip
+    ]
     holder = types.SimpleNamespace()
 
     def function(x):

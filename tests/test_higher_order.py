@@ -344,10 +344,10 @@ def product_of_all(x: Any) -> Any:
 SINGULAR = {
     "zeros": np.zeros((3, 3)), "ones": np.ones((3, 3)), "rank 2": np.arange(1.0, 10).reshape(3, 3),
     "rank 1": np.diag([0.0, 2, 0]), "one by one": np.zeros((1, 1)), "two by two": np.ones((2, 2)),
-}  # fmt: skip
+}
 ROWS = {
     "zeros": np.zeros(3), "one zero": np.array([2.0, 0, 3]), "two zeros": np.array([0.0, 5, 0, 2]), "ties": np.ones(3),
-}  # fmt: skip
+}
 POLYNOMIALS: list[tuple[Any, Any, dict[str, np.ndarray[Any, Any]]]] = [
     (hf.linalg.det, det_by_minors, {**SINGULAR, "empty": np.zeros((0, 0))}),
     (hf.linalg.adjugate, adjugate_by_minors, {one: SINGULAR[one] for one in ("ones", "one by one", "two by two")}),

@@ -34,7 +34,7 @@ MUTATIONS = int(os.environ.get("HYBRIDFLOW_MUTATIONS", "400"))
 NUMBERS = (
     "0", "-1", "1", "2", "3", "7", "1000000007", "9223372036854775808", "None", "True", "1.5", "-0.0", "nan", "()",
     "((0, 0),)", "''",
-)  # fmt: skip
+)
 PATIENCE = 60
 """The seconds after which a process that does not answer hangs."""
 LONGEST_TEXT = 2000
@@ -171,7 +171,7 @@ class Worker:
                 [sys.executable, Path(__file__).parent / "hostile_worker.py"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                 env={**os.environ, "HYBRIDFLOW_CACHE_DIR": "off"},
-            )  # fmt: skip
+            )
             for good in self.warm:  # what hybridflow imports late is there then
                 assert self.ask(good, True)["error"] is None
         assert self.process.stdin is not None

@@ -626,14 +626,14 @@ def test_callables_that_are_values_are_themselves():
         for one in (
             helper, doubled.method, Doubled.method, Doubled, doubled, part, str, repr, operator.add, made.append,
             {}.get, dict.fromkeys, "a".join, int.__add__, (3).__add__, math.sqrt, print, map, type, object.__setattr__,
-        ):  # fmt: skip
+        ):
             other = one
             made += [
                 type(one).__name__, type(one) is type(other), id(one) == id(other), operator.is_(one, other),
                 {one: 1}[one], isinstance(one, type), callable(one), one in [other], str(one)[:9],
                 getattr(one, "__name__", None), inspect.isfunction(one), inspect.ismethod(one), inspect.isbuiltin(one),
                 type(copy.copy(one)).__name__,
-            ]  # fmt: skip
+            ]
         told.append(made)
         return x
 
@@ -661,7 +661,7 @@ STORED = {
     lambda: {"a": 1}, lambda: [1, "b", None], lambda: {"lr": 0.1, "n": 2}, lambda: {"a": {"b": [1, 2]}}, lambda: [0.5],
     lambda: collections.OrderedDict(b=1, a=2), lambda: collections.defaultdict(list, a=1), lambda: {1, 2},
     lambda: collections.deque([1]), lambda: [("a", [1])],
-])  # fmt: skip
+])
 def test_an_argument_that_is_stored_is_the_caller_s_own(way, make):
     store, get = STORED[way]
     state = types.SimpleNamespace(v=None, items=[], table={})
@@ -721,7 +721,7 @@ AROUND = {
 BESIDE = {
     "tensor": x, "float": lambda: 1.5, "itself": None, "copy": lambda: [1, 2.0, "a"], "array": lambda: np.ones(3),
     "Variable": lambda: hf.Variable(2.0),
-}  # fmt: skip
+}
 
 
 @pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning")
@@ -777,7 +777,7 @@ FUNCTIONS = {
     "object": ACTING, "class": Acting, "builtin": len, "transformed": hf.grad(acted), "compiled": hf.compile(acted),
     "wrapper": functools.wraps(acted)(lambda x: acted(x)), "cached": functools.lru_cache(acted),
     "jax": hf.from_jax(acted),
-}  # fmt: skip
+}
 HANDED_ON = {
     "by position": lambda way, body, one: (way(body), lambda f, x: f(x, one)),
     "by name": lambda way, body, one: (way(lambda x, *, g: body(x, g)), lambda f, x: f(x, g=one)),

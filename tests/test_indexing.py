@@ -120,7 +120,7 @@ def test_gradients_of_updates_with_ties_and_zeros():
 
     assert gradients("max", [1.0, 5.0, 0.0], [1.0, 1.0, 2.0], [0, 0, 1]) == [
         pytest.approx([1 / 3, 1.0, 1.0]), pytest.approx([1 / 3, 1 / 3, 0.0]),
-    ]  # fmt: skip
+    ]
     assert gradients("min", [1.0, np.nan], [1.0], [0]) == [[0.5, 1.0], [0.5]]
     assert gradients("multiply", [2.0, 3.0], [0.0, 5.0, 7.0], [0, 0, 1]) == [[0.0, 7.0], [10.0, 0.0, 3.0]]
     assert gradients("multiply", [2.0, 3.0], [0.0, 0.0, 7.0], [0, 0, 1]) == [[0.0, 7.0], [0.0, 0.0, 3.0]]

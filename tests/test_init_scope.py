@@ -220,7 +220,7 @@ def creates(s, x):
 
 BOTH = [
     assigns_more, reads, draws, prints, measures, reads_python, goes_back, reads_gradient, forgets_gradient, creates,
-]  # fmt: skip
+]
 TRACED = [*BOTH, assigns, needs_number]
 EAGERLY = [*BOTH, assigns_number, reads_number, reads_array, writes_python]
 

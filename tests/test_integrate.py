@@ -68,6 +68,6 @@ def test_steps_that_do_not_suffice_and_other_errors() -> None:
         (lambda: hf.integrate.odeint(lambda y, t: (y, y), 1.0, [0.0, 1.0]), "odeint: the slope is "),
         (lambda: hf.integrate.odeint(lambda y, t: y.astype("float64"), 1.0, [0.0, 1.0]), "the slope is float64"),
         (lambda: hf.integrate.odeint(lambda y, t: y, 1j, [0.0, 1.0]), "does not take complex64"),
-    ):  # fmt: skip
+    ):
         with pytest.raises((ValueError, TypeError), match=text):
             call()

@@ -169,7 +169,7 @@ VALUES = [
     "", "text", 'a "b" \\ # %0 \n é', (("axis", (0, 1)), ("dtype", np.dtype("f8"))),
     (), (1,), (1, 2), ((1,), (2.5, "x")), (None, True), ..., 1 + 2j, complex(-0.0, float("inf")),
     TensorSpec([2, 3], "bfloat16"), *SHORT_NAMES.values(),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
@@ -376,7 +376,7 @@ BAD_TEXTS = [
     (body('  %0 = anything(%x) {a=f32[] hex"00"} : f32[]'), 2, 33, "expected 4 bytes for f32[], found 1 bytes"),
     (body('  %0 = anything(%x) {a=f32[] hex"zz"} : f32[]'), 2, 33, "expected hexadecimal digits"),
     (body("  %0 = anything(%x) {a=$} : f32[]"), 2, 24, "expected an attribute value, found '$'"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "line", "column", "expected"), BAD_TEXTS, ids=lambda value: None)
@@ -411,7 +411,7 @@ HOSTILE_TEXTS = {
     "half a pair": body('  %0 = anything(%x) {a="\\ud800"} : f32[]'),
     "what a terminal would obey": "graph f() -> () { \x1b[2J\u202e }",
     "many names": "graph f(" + ", ".join([f"%a{n}: f32[]" for n in range(20_000)]) + ") -> () { return %b }",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", HOSTILE_TEXTS)
@@ -567,7 +567,7 @@ def test_the_error_shows_the_ir_around_the_node_and_the_users_line():
         f"  %3 = tanh(%2) : f32[2]  # test_ir.py:{line}",
         f"  %4 = multiply(%3, %x0) : f32[2]  # test_ir.py:{line}",
         f"  at {__file__}:{line}: {source.strip()}",
-    ])  # fmt: skip
+    ])
 
 
 def test_name_scopes_are_read_as_they_are_written(tmp_path):

@@ -219,7 +219,7 @@ def test_watched_late():
     lambda x: hf.cond(hf.sum(x) > 0, lambda x: x * x, lambda x: -x, x),
     lambda x: hf.max(x) * hf.cumulative_sum(x, axis=0),
     lambda x: hf.nn.layer_norm(x) @ hf.reshape(x, (-1, 1)),
-])  # fmt: skip
+])
 def test_other_programs_are_the_rows_of_gradients(program: Any):
     x = f64([0.5, 1.5, -0.2])
 
@@ -289,16 +289,16 @@ def test_the_wiring_and_the_sources_tell_walks_apart(traces: list[None]):
 BASE: dict[str, Any] = {
     "shape": (3, 4), "dtype": "float64", "flipped": False, "factor": 2.0, "twice": False, "others": "float64",
     "target": 3, "first": "x",
-}  # fmt: skip
+}
 CHANGED: dict[str, Sequence[Any]] = {
     "shape": [(3, 6), (2, 6), (5, 4), (4, 3)], "dtype": ["float32", "float16"], "flipped": [True],
     "factor": [3.0, -0.0], "twice": [True], "others": ["float32"], "target": [2, 4], "first": ["w"],
-}  # fmt: skip
+}
 """What a cached walk depends on in a program, one after the other with other values."""
 CHANGES = [
     pytest.param(name, value, way, marks=() if number == 0 and way in ("rows", "batch") else pytest.mark.rest)
     for name, values in CHANGED.items() for number, value in enumerate(values) for way in ("rows", "columns", "batch")
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "value", "way"), CHANGES)

@@ -377,7 +377,7 @@ def _with_rule() -> list[str]:
     ordinary = sorted(
         name for name in names
         if name not in special and not isinstance(REGISTRY[name].vjp, No)
-    )  # fmt: skip
+    )
     return sorted({*sorted(special)[::2], *ordinary[::25]})
 
 

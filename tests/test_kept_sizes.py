@@ -26,7 +26,7 @@ USES = {
     "percent": lambda x: float("%d" % x.shape[0]) + len("%s" % (x.shape,)),  # noqa: UP031 (likewise)
     "join": lambda x: float(len("x".join(map(str, x.shape)))),
     "sorted": lambda x: float(sorted([x.shape[0], 4, 3])[0]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("use", USES)

@@ -45,7 +45,7 @@ def launch(program: str, *arguments: object, n: int = 2, options: tuple[str, ...
     process = subprocess.Popen(
         [*command, str(PROGRAMS / program), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, env={**os.environ, "HYBRIDFLOW_CACHE_DIR": "off"},
-    )  # fmt: skip
+    )
     errors: list[str] = []
     assert process.stdout is not None
     assert process.stderr is not None
@@ -127,7 +127,7 @@ def test_a_pipeline_over_four_processes_is_that_of_one_device():
         ("kill", 0, "inside", 5), ("kill", 1, "between", 5), ("raise", 1, "between", 10),
         ("stuck", 0, "between", 2 + 5), ("stop", 1, "inside", 2 + 5),
     ],
-)  # fmt: skip
+)
 def test_all_end_when_one_fails(how, who, when, limit, turn):
     done = launch("fails.py", how, who, when)
     assert done.code != 0
@@ -203,13 +203,13 @@ def test_a_killed_run_goes_on(tmp_path):
         done = subprocess.run(
             [sys.executable, str(PROGRAMS / "trains.py"), str(tmp_path / devices), "fsdp", "50"],
             capture_output=True, text=True, check=True, timeout=100, env={**os.environ, "FORCED_DEVICES": devices},
-        )  # fmt: skip
+        )
         resumed = losses_of(Launched(0, done.stdout.splitlines(), "", 0.0))
         assert [*resumed] == [*range(41, 51)]
         assert np.allclose(
             [float.fromhex(resumed[step]) for step in resumed], [float.fromhex(expected[step]) for step in resumed],
             rtol=1e-5, atol=1e-6,
-        )  # fmt: skip
+        )
 
 
 def test_sigterm_ends_all_after_the_same_step_with_a_checkpoint(tmp_path, monkeypatch):
@@ -244,7 +244,7 @@ def test_a_save_that_is_killed_halfway_is_never_restored(tmp_path, turn):
     done = subprocess.run(
         [sys.executable, str(PROGRAMS / "saves.py"), str(tmp_path), "0"], capture_output=True, text=True, check=True,
         timeout=100,
-    )  # fmt: skip
+    )
     assert int(done.stdout.split()[1]) > 0
 
 
@@ -276,7 +276,7 @@ def test_a_step_timeout_is_a_time(given):
           "SLURM_JOB_ID": "4097"}, Place("n07:61441", 5, 8, 1)),
         ({"SLURM_STEP_NODELIST": "n1", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None),
     ],
-)  # fmt: skip
+)
 def test_the_environment_says_which_process_this_is(environment, place):
     assert place_of(environment) == place
 

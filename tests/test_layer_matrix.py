@@ -43,7 +43,7 @@ LAYERS: dict[str, tuple[Make, tuple[int, ...], list[tuple[int, ...]]]] = {
     "adaptive avg": (lambda: nn.AdaptiveAvgPool2d(2), (1, 2, 6, 6), [(0, 2, 6, 6), (1, 2, 0, 6)]),
     "adaptive max": (lambda: nn.AdaptiveMaxPool2d(2), (1, 2, 6, 6), [(0, 2, 6, 6), (1, 2, 0, 6)]),
     "global": (lambda: nn.GlobalAvgPool(), (1, 2, 6, 6), [(0, 2, 6, 6), (1, 0, 6, 6), (1, 2, 0, 6)]),
-}  # fmt: skip
+}
 """Each layer with the shape of an input, and shapes of inputs without elements or too few."""
 QUICK = {"linear, sized", "flatten"}
 NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.rest) for name in LAYERS]
@@ -101,7 +101,7 @@ def test_changed_attributes_are_seen(name: str):
     attributes = {
         attribute: value for attribute, value in vars(made(make, x)).items()
         if not attribute.startswith("_") and not isinstance(value, hf.Variable | nn.Module)
-    }  # fmt: skip
+    }
     for attribute, value in {**attributes, "training": True}.items():
         for other in others(value)[: 1 if name in QUICK else None]:
             eager, compiled = made(make, x), made(make, x)
@@ -141,7 +141,7 @@ def test_inputs_without_elements(name: str):
 @pytest.mark.parametrize(
     "sizes", [(1, 2, 3, 3, 0, 4), (1, 2, 3, 3, 4, 0), (1, 2, 0, 3, 4, 4), (1, 2, 3, 0, 4, 4), (0, 2, 3, 3, 4, 4),
               (1, 0, 3, 3, 4, 4), (1, 2, 3, 3, 0, 0), (1, 2, 0, 0, 0, 0)],
-)  # fmt: skip
+)
 def test_attention_without_elements(sizes: tuple[int, ...], causal: bool):
     batch, heads, queries, keys, width, values = sizes
     args = [argument((batch, heads, *more)) for more in ((queries, width), (keys, width), (keys, values))]

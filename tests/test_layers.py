@@ -33,9 +33,9 @@ def check(ours: Any, theirs: Any, *inputs: Any, pick: Any = lambda y: y, names: 
     ours.load_state_dict(values_of(ours, theirs, names or (lambda path: path)))
     floats = [np.issubdtype(one.dtype, np.floating) for one in inputs]
     given = [hf.tensor(one, requires_grad=True) if is_float else hf.asarray(one)
-             for one, is_float in zip(inputs, floats, strict=True)]  # fmt: skip
+             for one, is_float in zip(inputs, floats, strict=True)]
     others = [torch.tensor(one.astype(np.float64), requires_grad=True) if is_float else torch.tensor(one)
-              for one, is_float in zip(inputs, floats, strict=True)]  # fmt: skip
+              for one, is_float in zip(inputs, floats, strict=True)]
     y, t = pick(ours(*given, **kwargs)), pick(theirs(*others))
     close(y.numpy(), t, "forward")
     weights = normal(*y.shape)
@@ -101,7 +101,7 @@ SIMPLE: dict[str, tuple[Any, Any, Any]] = {
     "sequential": (lambda: nn.Sequential(nn.Linear(4), hf.relu, nn.Linear(2)),
                    lambda: torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2)),
                    lambda: normal(5, 3)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SIMPLE)
@@ -143,7 +143,7 @@ def test_attention_is_torchs(causal: bool, masked: str | None):
     added = normal(5, 5)
     mask = {None: None, "bool": allowed, "float": added}[masked]
     theirs_mask = {None: torch.zeros(5, 5).double(), "bool": torch.tensor(np.where(allowed, 0.0, -np.inf)),
-                   "float": torch.tensor(added.astype(np.float64))}[masked]  # fmt: skip
+                   "float": torch.tensor(added.astype(np.float64))}[masked]
     if causal:
         theirs_mask = theirs_mask + torch.tensor(np.where(np.tri(5, dtype=bool), 0.0, -np.inf))
     given, other = hf.tensor(x, requires_grad=True), torch.tensor(x.astype(np.float64), requires_grad=True)
@@ -252,7 +252,7 @@ def test_initial_values_have_torchs_spread():
     for ours, theirs in ((nn.Linear(400, 300), torch.nn.Linear(400, 300)),
                          (nn.Conv2d(16, 32, 3), torch.nn.Conv2d(16, 32, 3)),
                          (nn.LSTM(64, 64), torch.nn.LSTM(64, 64)), (nn.Embedding(100, 50), torch.nn.Embedding(100, 50)),
-                         (nn.ConvTranspose2d(16, 32, 3), torch.nn.ConvTranspose2d(16, 32, 3))):  # fmt: skip
+                         (nn.ConvTranspose2d(16, 32, 3), torch.nn.ConvTranspose2d(16, 32, 3))):
         known = dict(theirs.named_parameters())
         for path, one in ours.named_parameters().items():
             if one.size > 2000:

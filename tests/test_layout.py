@@ -23,7 +23,7 @@ ORDER = [
     "backend", "core", "ir", "pictures", "ops", "autodiff", "nested", "passes", "xla", "guards", "convert", "tracing",
     "explain", "transforms", "analysis", "distribute", "nn", "optim", "data", "metrics", "saving", "train", "models",
     "compress", "export", "serve", "testing", "compat", "cli",
-]  # fmt: skip
+]
 """The rooms from the ground up: a room imports from those before it."""
 FILES = sorted(PACKAGE.rglob("*.py"))
 NAMESPACE = {("core/tensor.py", "hybridflow")}
@@ -220,7 +220,7 @@ def written_through_a_turned_array(tree: ast.Module) -> Iterator[tuple[int, str]
     "body",
     ["x.reshape(-1)[0] = 1", "rows = x.reshape(-1, 3)\n rows[0, i] -= 1", "y = np.ravel(x)\n np.add.at(y, i, 1)",
      "y = x.T.ravel()\n y *= 2", "np.exp(x, out=x.reshape(2, 3))", "x.reshape(-1)[2:].sort()"],
-)  # fmt: skip
+)
 def test_a_write_through_another_shape_is_found(body: str):
     assert len([*written_through_a_turned_array(ast.parse(f"def f(x, i):\n {body}"))]) == 1
 
@@ -298,7 +298,7 @@ def test_importing_brings_along_only_what_is_needed():
         "rich", "jax.extend", "jax._src.pallas", "hybridflow.analysis", "hybridflow.testing", "matplotlib", "graphlib",
         "hybridflow.passes", "hybridflow.convert", "hybridflow.explain", "hybridflow.pictures",
         "hybridflow.xla.store",
-    )  # fmt: skip
+    )
     printed = run_python(f"LATE = {late}\nimport gc\nprint(gc.get_threshold(), [])\n{code}").splitlines()
     assert printed[0] == printed[1]
 

@@ -54,7 +54,7 @@ def test_a_padded_batch_is_its_rows_alone(name, compiled, padding):
     def alone(row):
         x_row = hf.asarray(x[row : row + 1, : LENGTHS[row]])
         own = [factor[row : row + 1, : LENGTHS[row]] if place == 0 else factor[:, row : row + 1]
-               for place, factor in enumerate(factors)]  # fmt: skip
+               for place, factor in enumerate(factors)]
         with hf.GradientTape() as tape:
             tape.watch(x_row)
             parts = result_and_state(layer, x_row)

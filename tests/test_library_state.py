@@ -476,7 +476,7 @@ def test_code_objects(run):
 
 
 IMPORTING = ["import zq; y = zq.K", "import zq as other; y = other.K", "from zq import K; y = K",
-             "def h():\n    from zq import K, M\n    return K + M\ny = h()"]  # fmt: skip
+             "def h():\n    from zq import K, M\n    return K + M\ny = h()"]
 
 
 @pytest.mark.parametrize("text", IMPORTING)
@@ -525,7 +525,7 @@ def test_what_inspect_reads_of_a_function():
         return x * (10 * len(inspect.getdoc(function)) + len(inspect.signature(function).parameters))
 
     same(step, lambda: setattr(function, "__doc__", "Another text."),
-         lambda: setattr(function, "__signature__", inspect.signature(lambda a, b: a)))  # fmt: skip
+         lambda: setattr(function, "__signature__", inspect.signature(lambda a, b: a)))
 
 
 def test_an_import_of_what_stands_for_a_module(monkeypatch):

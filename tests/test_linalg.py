@@ -91,7 +91,7 @@ GRADIENTS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Any]] = {
     "cholesky_solve": (
         lambda x: hf.linalg.cholesky_solve(hf.linalg.cholesky(x), V), lambda x: jnp.linalg.solve((x + x.T) / 2, V), P,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
@@ -417,12 +417,12 @@ def test_decompositions_of_what_is_not_finite_end_and_are_nan(number: float, dty
     x = hf.asarray(np.stack([bad, np.diag([1.0, 2.0, 3.0])])).astype(dtype)
     functions: list[Callable[[Any], Any]] = [
         lambda x: hf.linalg.svd(x)[0], lambda x: hf.linalg.svd(x)[1], hf.linalg.svdvals, hf.linalg.pinv,
-    ]  # fmt: skip
+    ]
     if dtype != "complex64":
         functions += [
             hf.linalg.adjugate, hf.grad(lambda x: hf.sum(hf.linalg.det(x))),
             hf.grad(lambda x: hf.sum(hf.linalg.svdvals(x))), hf.grad(lambda x: hf.sum(hf.linalg.svd(x)[1])),
-        ]  # fmt: skip
+        ]
     for function in functions:
         for way in (function, hf.compile(function)):
             found = np.asarray(way(x))

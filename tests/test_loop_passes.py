@@ -216,7 +216,7 @@ def steps_of(count: int, body: Any) -> Any:
      (5, lambda c, t: hf.sin(c) + t, False),
      (4, lambda c, t: hf.sin(hf.sin(hf.sin(hf.sin(hf.sin(hf.sin(hf.sin(hf.sin(c * t)))))))), False),
      (2, lambda c, t: hf.cond(c > t, lambda: c, lambda: t), False)],
-)  # fmt: skip
+)
 def test_small_scans_are_unrolled(count: int, body: Any, unrolled: bool):
     graph = compiled_graph(steps_of(count, body), hf.asarray(0.5))
     assert ("scan" not in names(graph)) == unrolled

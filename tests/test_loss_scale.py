@@ -74,7 +74,7 @@ def test_an_overflow_changes_nothing(compiled):
 @given(
     st.lists(st.booleans(), min_size=1, max_size=12), st.integers(1, 3), st.sampled_from([2.0, 3.0]),
     st.sampled_from([0.5, 0.25]),
-)  # fmt: skip
+)
 def test_the_course_of_the_scale_is_torch_s(finite, interval, growth, backoff):
     torch = pytest.importorskip("torch")
     scaler = torch.amp.GradScaler(
@@ -196,7 +196,7 @@ def test_state():
         ({"growth": 0.5}, "growth must be 1 at least"), ({"backoff": 0.0}, "backoff must be above 0"),
         ({"backoff": 2.0}, "backoff must be above 0"), ({"interval": 0}, "interval must be 1 at least"),
     ],
-)  # fmt: skip
+)
 def test_bad_options(options, text):
     with pytest.raises(ValueError, match=text):
         hf.LossScale(**options)

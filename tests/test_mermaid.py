@@ -65,7 +65,7 @@ def test_the_text():
         '    n4["add"]:::op', "  end",
         "  style n2 fill:#f2f6fa,stroke:#b3c1ce,color:#1c2733", '  n5["sin"]:::op', '  n6(["output"]):::output',
         '  n1 -->|"f32[1]"| n3', '  n3 -->|"f32[1]"| n4', '  n1 -->|"f32[1]"| n4',
-    ]  # fmt: skip
+    ]
 
 
 def test_special_characters_become_codes():

@@ -19,7 +19,7 @@ def test_on_eight_devices(file):
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=600, check=False, cwd=Path(__file__).parent.parent,
         env={**os.environ, "HYBRIDFLOW_TEST_DEVICES": "8"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 

@@ -46,7 +46,7 @@ CASES = {
         lambda: hf.metrics.R2(4), LOGITS * 1.1, LOGITS, lambda: sk("r2_score", LOGITS, LOGITS * 1.1),
     ),
     "perplexity": (lambda: hf.metrics.Perplexity(), LOGITS, LABELS, surprise),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -119,7 +119,7 @@ WEIGHTED = {
         averaged(f"{kind.lower()}_score", average),
     )
     for kind in ("Precision", "Recall", "F1") for average in ("macro", "micro", "weighted", None)
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -183,7 +183,7 @@ def test_an_area_needs_both_labels_and_scores_from_0_to_1(compiled: bool):
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(("kind", "shape"), [
     ("Accuracy", (3,)), ("Accuracy", (3, 2)), ("Precision", (3,)), ("Recall", (3, 2)), ("F1", (3,)), ("TopK", (3, 2)),
-])  # fmt: skip
+])
 def test_a_prediction_that_is_nan_is_an_error(kind: str, shape: tuple[int, ...], compiled: bool):
     metric = getattr(hf.metrics, kind)()
     update = hf.compile(metric.update) if compiled else metric.update

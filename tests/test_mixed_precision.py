@@ -50,7 +50,7 @@ MODELS = {
         np.ones(16, np.float32), np.zeros(16, np.float32), normal(16, 64, scale=0.25), normal(64, 16, scale=0.12),
         normal(16, 10, scale=0.25),
     ]),
-}  # fmt: skip
+}
 
 
 class Training:

@@ -42,7 +42,7 @@ def listed(name: str) -> list[str]:
     ("ours", "published", "same"),
     [(4_089_184_256, "4.09 G", True), (4_089_184_256, "4.1 G", True), (4_089_184_256, "4.10 G", False),
      (100, "100", True), (101, "100", False), (2_278_604, "2.279 M", True)],
-)  # fmt: skip
+)
 def test_a_rounded_figure_agrees_within_its_rounding(ours: int, published: str, same: bool):
     assert agrees(ours, published) is same
 
@@ -84,7 +84,7 @@ def test_the_facts_to_the_digit():
         "ResNet-152": (60_192_808, 11_513_626_624), "Wide ResNet-50-2": (68_883_240, 11_398_021_120),
         "MobileNet V1": (4_231_976, 568_740_352), "MobileNet V2": (3_504_872, 300_774_272),
         "EfficientNet-B0": (5_288_548, 385_814_752), "EfficientNet-B7": (66_347_960, 37_745_884_192),
-    }  # fmt: skip
+    }
     published = {one.name: (one.parameters, one.macs) for one in CATALOG}
     for name, figures in wanted.items():
         assert published[name] == tuple(f"{one:,}" for one in figures)
@@ -198,7 +198,7 @@ def test_a_mode_changed_later_is_seen_by_compiled_calls():
     ("make", "text"),
     [(lambda: models.gpt2("tiny"), "small, medium, large, xl"), (lambda: models.llama("8b"), "llama2-7b"),
      (lambda: models.SqueezeNet("2.0"), "'1.0' and '1.1'")],
-)  # fmt: skip
+)
 def test_a_size_that_is_not_there_is_an_error(make: Any, text: str):
     with pytest.raises(ArgumentError, match=re.escape(text)):
         make()

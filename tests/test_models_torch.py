@@ -114,7 +114,7 @@ PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any], tuple[int, ...]]] =
         lambda: language("LlamaForCausalLM", "LlamaConfig", **TINY, intermediate_size=24, num_key_value_heads=2),
         lambda: models.Llama(width=16, blocks=2, heads=4, kv_heads=2, hidden=24, tokens=11), (2, 7),
     ),
-}  # fmt: skip
+}
 
 
 def shaken(torch: Any, model: Any) -> Any:

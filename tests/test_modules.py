@@ -44,7 +44,7 @@ class Mixed(nn.Module):
 
 
 PATHS = ["blocks.0.weight", "blocks.0.bias", "blocks.1.weight", "blocks.1.bias", "heads.a.weight", "heads.a.bias",
-         "heads.b.0.weight", "heads.b.0.bias", "norm.weight", "norm.bias"]  # fmt: skip
+         "heads.b.0.weight", "heads.b.0.bias", "norm.weight", "norm.bias"]
 
 
 def data(*shape: int) -> Any:
@@ -74,7 +74,7 @@ def test_paths_are_names_everywhere():
     assert [one.name for one in model.parameters()] == PATHS
     assert [*model.named_buffers()] == ["norm.running_mean", "norm.running_var"]
     assert [*model.named_modules()] == [
-        "", "blocks.0", "blocks.1", "heads.a", "heads.b.0", "norm", "drop"]  # fmt: skip
+        "", "blocks.0", "blocks.1", "heads.a", "heads.b.0", "norm", "drop"]
     text = str(hf.compile(model.eval()).graph(data(5, 4)))
     assert all(path.replace(".", "_") in text for path in PATHS)
 
@@ -352,7 +352,7 @@ def test_printing():
     assert repr(Mixed()).splitlines() == [
         "Mixed(", "  (blocks.0): Linear(6)", "  (blocks.1): Linear(6)", "  (heads.a): Linear(3)",
         "  (heads.b.0): Linear(2)", "  (heads.b.1): tanh", "  (norm): BatchNorm()", "  (drop): Dropout(0.25)", ")",
-    ]  # fmt: skip
+    ]
 
 
 def test_random_seed_starts_initial_values_anew_and_layers_draw_nothing_else():
@@ -454,7 +454,7 @@ def test_initial_values():
         (nn.init.kaiming_normal(), (2 / 300) ** 0.5), (nn.init.kaiming_uniform(), (2 / 300) ** 0.5),
         (nn.init.lecun_normal(), (1 / 300) ** 0.5), (nn.init.lecun_uniform(), (1 / 300) ** 0.5),
         (nn.init.normal(0.0, 0.02), 0.02), (nn.init.uniform(-1.0, 1.0), 3**-0.5),
-    ):  # fmt: skip
+    ):
         assert make(shape, hf.float32).std() == pytest.approx(std, rel=0.02)
     found = nn.init.orthogonal()(shape, hf.float64)
     np.testing.assert_allclose(found @ found.T, np.eye(200), atol=1e-12)

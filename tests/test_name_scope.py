@@ -36,7 +36,7 @@ def test_a_gradient_is_in_the_scope_of_what_it_differentiates():
     graph = hf.compile(hf.grad(model)).graph(X)
     assert {node.scope_name for node in graph.nodes if node.op.name != "constant"} == {
         "encoder/layer_1", "head", "gradient/encoder/layer_1", "gradient/head"
-    }  # fmt: skip
+    }
     second = hf.compile(hf.grad(lambda x: hf.sum(hf.grad(model)(x)))).graph(X)
     assert "gradient/gradient/encoder/layer_1" in {node.scope_name for node in second.nodes}
 

@@ -59,7 +59,7 @@ def test_swish_and_glu():
     assert nn.swish(x).tolist() == nn.silu(x).tolist()
     assert hf.compile(nn.swish).graph(x).nodes[0].op.name == "silu"
     close(hf.grad(lambda beta: hf.sum(nn.swish(x, beta)))(2.0), jax.grad(
-        lambda beta: jnp.sum(x.numpy() * jax.nn.sigmoid(beta * x.numpy())))(2.0))  # fmt: skip
+        lambda beta: jnp.sum(x.numpy() * jax.nn.sigmoid(beta * x.numpy())))(2.0))
     with pytest.raises(ValueError, match="size 3 has no two halves"):
         nn.glu(x)
 
@@ -69,7 +69,7 @@ def test_instance_norm_is_torchs():
     x, scale, shift = draw(2, 3, 4, 5), draw(3), draw(3)
     found = both(nn.instance_norm, x, scale, shift)
     expected = torch.nn.functional.instance_norm(*map(torch.tensor, (x,)), weight=torch.tensor(scale),
-                                                 bias=torch.tensor(shift))  # fmt: skip
+                                                 bias=torch.tensor(shift))
     close(found, expected.numpy(), atol=1e-5)
     with pytest.raises(ValueError, match="batch, channels and space"):
         nn.instance_norm(draw(2, 3))
@@ -91,14 +91,14 @@ def test_losses_of_classes():
         lambda x, p: nn.softmax_cross_entropy(x, p, label_smoothing=0.2),
         lambda x, p: -jnp.sum((p * 0.8 + 0.04 * jnp.sum(p, -1, keepdims=True)) * _log_softmax(x), -1),
         logits, dense, order=1,
-    )  # fmt: skip
+    )
     check(lambda x: nn.nll(nn.log_softmax(x), labels), lambda x: -_log_softmax(x)[jnp.arange(4), labels], logits,
-          order=1)  # fmt: skip
+          order=1)
     check(
         lambda p, x: nn.kl_div(p, nn.log_softmax(x)),
         lambda p, x: jnp.sum(p * (jnp.log(p) - _log_softmax(x)), -1),
         dense, logits, order=1,
-    )  # fmt: skip
+    )
     for bad in (lambda: nn.nll(logits, labels[:3]), lambda: nn.kl_div(1.0, 0.0)):
         with pytest.raises(ValueError, match=r"nll|kl_div"):
             bad()
@@ -155,7 +155,7 @@ def test_convolutions_and_pooling_of_other_spatial_axes_are_torchs(spatial: int)
     options = {"stride": 2, "padding": 2, "dilation": 2, "groups": 2}
     _is_torchs(nn.conv, getattr(functional, f"conv{spatial}d"), x, draw(6, 2, *[2] * spatial), **options)
     _is_torchs(nn.conv_transpose, getattr(functional, f"conv_transpose{spatial}d"), x, draw(4, 3, *[3] * spatial),
-               **options)  # fmt: skip
+               **options)
     for kind in ("max", "avg"):
         ours, theirs = getattr(nn, f"{kind}_pool"), getattr(functional, f"{kind}_pool{spatial}d")
         _is_torchs(lambda x, ours=ours: ours(x, 3, 2), lambda x, theirs=theirs: theirs(x, 3, 2), x)
@@ -186,7 +186,7 @@ GUARDED: dict[str, tuple[Callable[..., Any], np.ndarray]] = {
     "where guards log": (lambda x: hf.where(x > 0, hf.log(hf.where(x > 0, x, 1.0)), 0.0), ZERO),
     "norm of zeros": (lambda x: hf.linalg.vector_norm(x), ZERO),
     "sigmoid loss far out": (lambda x: nn.sigmoid_cross_entropy(x, 1.0), ZERO - 1e4),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", GUARDED)

@@ -145,7 +145,7 @@ PLACES = {one.__name__: one for one in (
     a_block, two_operations, the_whole, a_part_of_the_result, a_block_in_a_block, after_an_exception, decorated,
     decorated_bare, on_again_inside, on_while_on, off_while_on_again, a_tape_inside, a_value_used_twice,
     of_a_constant_only, what_is_read, sorted_there,
-)}  # fmt: skip
+)}
 
 # -- what makes a graph: from a function of x to one that computes the same -------------------------------------------
 
@@ -323,7 +323,7 @@ FIRST = random.Random(48).sample(PROGRAMS, 16)
 @pytest.mark.parametrize(
     "program", [*FIRST, *[pytest.param(one, marks=pytest.mark.rest) for one in PROGRAMS if one not in FIRST]],
     ids=lambda one: "-".join([*one[:3], "compiled" if one[3] else "eager"]),
-)  # fmt: skip
+)
 def test_what_is_computed_under_no_grad_is_a_constant(program):
     check(*program)
 
@@ -348,7 +348,7 @@ ASSIGNING = [one for one in CONSTRUCTS if "vmap" not in one and one not in ("sha
 @pytest.mark.parametrize("place", [an_assignment, an_assignment_inside])
 @pytest.mark.parametrize("construct", [
     one if one in ("compile", "checkpoint") else pytest.param(one, marks=pytest.mark.rest) for one in ASSIGNING
-])  # fmt: skip
+])
 def test_what_is_assigned_under_no_grad(construct, place, whole):
     def derivative(construct, way, *, stopped, whole):
         w = hf.Variable(0.8, requires_grad=True)
@@ -519,7 +519,7 @@ ALONE = {
 MADE = (
     "with hf.no_grad(): h = hf.sin(x) * 2", "h = hf.no_grad()(lambda x: hf.sin(x) * 2)(x)",
     "with hf.no_grad(): h = hf.stack([e * 2 for e in x])",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("source", [*SOURCES, *ALONE])
@@ -594,7 +594,7 @@ def recording_again(f):
 AROUND = {
     "": lambda f: f, "no_grad": in_a_block, "tape": in_a_tape, "no_grad in a tape": lambda f: in_a_tape(in_a_block(f)),
     "a tape in no_grad": lambda f: in_a_block(in_a_tape(f)), "enable_grad in no_grad": recording_again,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("construct", [one for one in INSIDE if one != "shard_map"])

@@ -145,7 +145,7 @@ PLACES = {
     of_attributes: lambda v: setattr(BOX.inner, "k", v), of_class: lambda v: setattr(Of, "k", v),
     of_helpers: lambda v: LIST.__setitem__(0, v), of_default: lambda v: LIST.__setitem__(0, v),
     _of_cell: _write_cell, of_globals: _set_number, of_module: _set_number,
-}  # fmt: skip
+}
 
 
 # -- ways: how `read` comes to be called -------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ DECORATORS = {
     "lru_cache_of": lambda f: functools.lru_cache(1)(f),
     "custom_gradient": lambda f: hf.custom_gradient(lambda x: (x * f(), lambda g: g)),
     "checkpoint": lambda f: hf.checkpoint(lambda x: x * f()), "vmap": lambda f: hf.vmap(lambda x: x * f()),
-}  # fmt: skip
+}
 """Decorators; the last ones make functions of a tensor."""
 
 
@@ -853,7 +853,7 @@ ASKED = {
                   lambda value: setattr(decimal.getcontext(), "prec", int(value))),
     "random": (lambda: random.random(), random.seed),
     "numpy_random": (lambda: float(np.random.random()), lambda value: np.random.seed(int(value))),
-}  # fmt: skip
+}
 
 
 def _as_it_is(read):

@@ -55,9 +55,9 @@ _UNSAFE = {
     "input", "exit", "quit", "help", "breakpoint", "open", "exec", "eval", "compile", "copyright", "credits", "license",
     "print", "globals", "locals", "vars", "dir", "super", "anext", "aiter", "memoryview", "staticmethod", "classmethod",
     "property", "object", "id", "setattr", "delattr", "issubclass", "BaseExceptionGroup", "ExceptionGroup", "type",
-}  # fmt: skip
+}
 _OBJECT = set(dir(object)) - {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__str__",
-                              "__repr__", "__format__", "__bool__"}  # fmt: skip
+                              "__repr__", "__format__", "__bool__"}
 _SPECS = ("", "d", "x", "o", "b", "c", "e", ".3f", "g", "%", ">8", "<8", "+", "08", ",", "_", "n", "s", "!", ".2", "#x")
 _BY_HAND = """
 n is True; n is False; n is not True; n is None; n is n; n is 5; n is m; True is n; not (n is False)
@@ -347,7 +347,7 @@ exec("def _hash_of(n):\n    return hash(n)", TYPED)
 @pytest.mark.parametrize(("use", "place"), [
     (Hashed.frozen, f"{__file__}:{Hashed.frozen.__code__.co_firstlineno + 2}"),
     (Hashed, f"{__file__}:{Hashed.__init__.__code__.co_firstlineno + 1}"), (TYPED["_hash_of"], "<string>:2"),
-], ids=["made by dataclasses", "a method with two underscores", "typed"])  # fmt: skip
+], ids=["made by dataclasses", "a method with two underscores", "typed"])
 def test_the_place_of_use_is_the_users_line_not_one_that_a_library_made(use: Any, place: str):
     text = refusal(lambda c: use(3 if c else 5), YES)
     assert f", used at {place}\n" in text

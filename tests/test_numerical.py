@@ -168,7 +168,7 @@ def test_transforms_over_two_axes(name: str) -> None:
     (lambda: hf.scan(lambda c, _: (c, c), 0.0, hf.zeros(2), length=3), "scan: length=3, but xs has 2 rows"),
     (lambda: hf.scan(lambda c, _: (c, c), 0.0), r"there is nothing to run over(.|\n)*or length="),
     (lambda: hf.asarray([1, 2]).at[0].divide(2), "does not take int32"),
-])  # fmt: skip
+])
 def test_errors(call: Any, text: str) -> None:
     with pytest.raises((ValueError, TypeError), match=text):
         call()

@@ -24,7 +24,7 @@ DTYPES = "bool int8 int32 int64 uint8 uint64 float16 float32 float64 complex64"
 OPERATORS = [
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor", "lshift", "rshift", "eq",
     "ne", "lt", "le", "gt", "ge",
-]  # fmt: skip
+]
 REFUSALS = HybridflowError, TypeError, ValueError, AttributeError, IndexError, OverflowError
 
 
@@ -372,7 +372,7 @@ def test_the_byte_order_of_an_array_is_seen_or_refused() -> None:
         lambda x, a: x * a, lambda x, a: x + a[0:1], lambda x, a: x + a.T.sum(),
         lambda x, a: x * (a + 1).dtype.itemsize, lambda x, a: x * hf.asarray(a).dtype.itemsize,
         lambda x, a: x + sum(a), lambda x, a: x * a[0].dtype.itemsize,
-    ]  # fmt: skip
+    ]
     for function in functions:
         compiled = hf.compile(function)
         for array in (native, swapped):
@@ -394,7 +394,7 @@ def test_an_array_is_an_instance_of_the_same_classes(array: Any) -> None:
     kinds: list[Any] = [
         abc.Hashable, abc.Sized, abc.Iterable, abc.Container, abc.Sequence, abc.Mapping, abc.Callable, numbers.Number,
         numbers.Integral, np.ndarray, np.generic, np.floating, float, (int, np.ndarray), np.ndarray | int, object,
-    ]  # fmt: skip
+    ]
     found: list[list[bool]] = []
 
     def f(x: Any, a: Any) -> Any:
@@ -410,7 +410,7 @@ def said_of(n):
     """Return a number that tells what an argument is taken for."""
     said = (isinstance(n, np.ndarray), isinstance(n, np.generic), isinstance(n, hf.Tensor), isinstance(n, np.floating),
             isinstance(n, float), type(n) is hf.Tensor, hasattr(n, "at"), hasattr(n, "tolist"), n.dtype.kind == "f",
-            n.dtype.itemsize == 8)  # fmt: skip
+            n.dtype.itemsize == 8)
     return float(sum([2**place * one for place, one in enumerate(said)]))
 
 

@@ -143,7 +143,7 @@ def plain_where_calls_run_eagerly(loss: Loss, xs: list[Any]) -> Any:
 
 
 WAYS = {persistent: plain, nested: plain, under_an_idle_tape: plain, value_and_grad: plain, vjp: plain,
-        backward: plain, run_eagerly: plain_where_calls_run_eagerly}  # fmt: skip
+        backward: plain, run_eagerly: plain_where_calls_run_eagerly}
 """Ways of asking, each with the one that it must be equal to: compiled functions that a program calls may round."""
 OF_ONE_VALUE = {value_and_grad, vjp, backward}
 """Ways to which what they differentiate is one value; a Variable is several to a tape, if a checkpoint reads it too."""

@@ -130,7 +130,7 @@ def test_whole_models_compute_what_the_function_does(name: str):
     fn, args = MODELS[name]()
     model = compare(fn, *args)
     expected = {"mlp": "Gemm MatMul Softmax", "convnet": "Conv BatchNormalization MaxPool AveragePool",
-                "transformer": "Gather LayerNormalization Softmax", "lstm": "Scan"}[name]  # fmt: skip
+                "transformer": "Gather LayerNormalization Softmax", "lstm": "Scan"}[name]
     assert set(expected.split()) - {"Gemm"} <= set(operators(model))
 
 
@@ -393,7 +393,7 @@ OPEN = {
 CASES = [
     case for case in EDGE_CASES
     if case.topic not in OPEN and not isinstance(case.expected, type) and case.rule not in OPEN
-]  # fmt: skip
+]
 
 
 def _by_onnx(case: EdgeCase) -> list[np.ndarray[Any, Any]] | None:

@@ -95,7 +95,7 @@ CASES = {
     "adafactor": (
         lambda p: hf.optim.Adafactor(p, 0.005, decay=0.1), lambda t, p: t.optim.Adafactor(p, 0.005, weight_decay=0.1)
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -617,7 +617,7 @@ SCHEDULES = {
         lambda o: o.join_schedules([o.constant_schedule(v) for v in (0.5, 0.1, 0.01)], [4, 9]),
     ),
     "constant": (hf.optim.constant(0.5), lambda o: o.constant_schedule(0.5)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", sorted(SCHEDULES))
@@ -749,7 +749,7 @@ def test_state_of_optax_goes_on():
 @pytest.mark.parametrize(("name", "options", "copies"), [
     ("SGD", {}, 0), ("SGD", {"momentum": 0.9}, 1), ("RMSprop", {}, 1), ("Adagrad", {}, 1), ("Lion", {}, 1),
     ("AdamW", {}, 2), ("RMSprop", {"momentum": 0.9, "centered": True}, 3), ("Muon", {}, 1),
-])  # fmt: skip
+])
 def test_cost_tells_slots_from_parameters(name: str, options: dict[str, Any], copies: int):
     w = hf.Variable(np.ones((6, 5), np.float32), name="w")
     opt = getattr(hf.optim, name)([w], 0.1, **options)

@@ -27,7 +27,7 @@ _CALLS = {  # those whose op has no samples of its own, or another signature
     **{f"hf.fft.{name}": ([[1.0, 2.0]] * 2,) for name in ("fft2", "ifft2", "rfft2", "irfft2")},
     **{f"hf.{name}": ([1.0, 2.0], 0.5) for name in ("quantile", "percentile", "nanquantile")},
     "hf.cov": ([[1.0, 2.0]],), "hf.corrcoef": ([[1.0, 2.0]],),
-}  # fmt: skip
+}
 
 
 def calls():
@@ -77,7 +77,7 @@ def test_gelu_takes_the_words_of_pytorch():
 def test_to_a_dtype_a_device_or_both():
     def f(x):
         return (x.to(hf.float64), x.to("cpu"), x.to("cpu", hf.int32), x.to(dtype="int8"), x.to(device="cpu"),
-                hf.asarray([1]).to(x), x.to("cpu", dtype=hf.float16))  # fmt: skip
+                hf.asarray([1]).to(x), x.to("cpu", dtype=hf.float16))
 
     x = hf.asarray([1.0, 2.0])
     names = ["float64", "float32", "int32", "int8", "float32", "float32", "float16"]
@@ -109,7 +109,7 @@ def test_sizes_one_by_one():
         ("uniform", (-1.0, 1.0, (3,))), ("truncated_normal", (0.0, 1.0, (3,))), ("laplace", (0.0, 1.0, (3,))),
         ("gumbel", (0, 1, (3,))), ("exponential", (1.0, (3,))), ("lognormal", (0.0, 1.0, (3,))),
     ],
-)  # fmt: skip
+)
 def test_draws_say_that_the_shape_comes_first(draw, args):
     for fn in (getattr(hf.random, draw), getattr(hf.random.Generator(0), draw)):
         with pytest.raises(TypeError, match=rf"{draw}: the shape comes first(.|\n)*hf\.random\.{draw}\(shape, \w+="):

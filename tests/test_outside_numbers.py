@@ -181,7 +181,7 @@ def one_dict_in_two_places():
 INPUTS = [
     attribute, deep_attribute, global_name, cell, method, item_of_a_dict, parameter_groups, unpacked_tuple,
     list_as_a_whole, branch, loop, compiled_inside, type_of_it, by_name, stored_elsewhere,
-]  # fmt: skip
+]
 COMPARED = [compared, functions_of_it]
 BY_VALUE = [read_through_library, formatted, unconverted, one_dict_in_two_places]
 
@@ -371,12 +371,12 @@ PLACES = {
     "inherited": ("K.__base__.t", "", "type(b).t"), "got": ("d['t']", "", "d.get('t')"),
     "values": ("o.nested['a'][1]['t']", "", "[*o.nested['a'][1].values()][0]"),
     "long": ("o.long[70]", ""), "file": ("f.n", "", "f.get()"), "file's": ("f.n", "", "vars(f)['n']"),
-}  # fmt: skip
+}
 """How a place is written, what a function declares for that, and how it is read, if that differs."""
 WRITES = [
     "pass", "{p} += 1", "{p} = {p} * 2", "{p} = n", "{p} = {p} + 0.5", "before = {p}; {p} = 7",
     "for _ in range(3): {p} += n",
-]  # fmt: skip
+]
 USES = [
     "x * {p}", "x[{p} % 3]", "x * len(range({p} % 4))", "x * 2 if {p} > 2 else x", "x * len(f'{{{p}}}')",
     "x * {{1: 2.0}}.get({p}, 3.0)", "x * 0.9 ** {p}", "x * (type({p}) is int) + isinstance({p}, int)",
@@ -385,7 +385,7 @@ USES = [
     "x * math.cos({p}) + math.sqrt({p})", "x * round({p} / 3, 1) + int({p} * 0.5)",
     "x * divmod({p}, 2)[1] * {p} ** 0.5",
     "x * sorted([{p}, 2.0, 1])[1] + (0 < {p} <= 2)", "x if {p} != 2 and {p} else x * math.floor({p})",
-]  # fmt: skip
+]
 
 
 class Number(enum.IntEnum):
@@ -398,7 +398,7 @@ CHANGES = {
     "none": (), "ints": (1, 2, 3, -1, 7, 2), "mixed": (1, 2.5, True, 2**40, -3, 7),
     "floats": (0.5, 1.0, -0.0, 2.0, 3.0, 0.5), "numpy": (np.int64(1), np.int64(2), 3, np.float32(2), 5, 6),
     "enum": (Number.A, Number.B, 2, Number.C, Number.A, 1),
-}  # fmt: skip
+}
 SOURCE = """
 import math
 G = 1
@@ -420,7 +420,7 @@ FILE = "n = 1\ndef get(): return n\n"
 
 PROGRAMS = random.Random(0).sample([*itertools.product(PLACES, WRITES, USES, (False, True), CHANGES)], 15_000)
 ONE_TRACE_MORE = [(place, write, "x * {p}", late, "none") for place in PLACES if place != "file's"
-                  for write in WRITES[1:4] for late in (False, True)]  # fmt: skip
+                  for write in WRITES[1:4] for late in (False, True)]
 
 
 def containers():
@@ -430,7 +430,7 @@ def containers():
         "default": collections.defaultdict(int, t=1), "missing": collections.defaultdict(int),
         "ordered": collections.OrderedDict(u=2, t=1), "queue": collections.deque([1, 2.5]), "one": one, "two": [one],
         "long": [*range(100)],
-    }  # fmt: skip
+    }
 
 
 def seen_in(program, path, *, eager):
@@ -489,13 +489,13 @@ BOXES = {
     "dict": ("{'u': 2, 't': 1, 'v': 0.5}", "'t'"), "counter": ("collections.Counter(u=2, t=1)", "'t'"),
     "default": ("collections.defaultdict(int, u=2)", "'t'"), "ordered": ("collections.OrderedDict(u=2, t=1)", "'t'"),
     "list": ("[1, 2, 0.5]", "0"), "deque": ("collections.deque([1, 2, 0.5])", "-1"), "nested": ("[[1, 2], 3]", "1"),
-}  # fmt: skip
+}
 STORES = [
     "c[{k}] += 1", "c[{k}] = c[{k}] * 2", "c[{k}] = n", "pass", "c[{k}], old = n, c[{k}]", "c[{k}] += n; c[{k}] -= 0.5",
     "b = c; b[{k}] += n", "h.c = h.d; c[{k}] += 1", "h.c = copy.copy(c); h.c[{k}] += 1", "c[{k}] = [n]", "keep(c)",
     "[c.__setitem__({k}, n), 0]", "h.d[{k}] += 1; c[{k}] += 1", "c.clear(); c.{add}(n)", "c.{add}(n)", "del c[{k}]",
     "c[{k}] = 'a'", "c[{k}] += 1; 1 / (n - 1)", "c = h.d = {{**c}} if isinstance(c, dict) else [*c]; c[{k}] += 1",
-]  # fmt: skip
+]
 SEEN = {
     "both": ["c[{k}]", "len(c)", "sum(map(float, flat(c)))", "sorted(map(float, flat(c)))[0]", "len(str(c))",
              "copy.copy(c)[{k}]", "copy.deepcopy(c)[{k}]", "len(json.dumps(flat(c)))", "looked(c)", "(c == h.d) + 1.0",
@@ -506,7 +506,7 @@ SEEN = {
              "(c | {{'w': 2}})['t']", "c.setdefault('t', 4)", "c.copy()['t']", "('t' in c) + 1", "c.pop('u', 3)"],
     "list": ["c[-1]", "[*c][-1]", "c.index(c[-1]) + 1", "c.count(2)", "(2 in c) + 1", "tuple(c)[-1]", "c.copy()[-1]",
              "[*reversed(c)][0]", "max(enumerate(c))[0]", "c.pop()"],
-}  # fmt: skip
+}
 BOXED = """
 import collections, copy, json, pickle
 def make(h, hf, np):
@@ -532,7 +532,7 @@ HELD = [
     (box, store, seen, late, alike) for box, (_, key) in BOXES.items() for store in STORES
     for seen in SEEN["both"] + SEEN["dict" if key == "'t'" else "list"] for late in (False, True)
     for alike in (False, True)
-]  # fmt: skip
+]
 HELD = random.Random(2).sample(HELD, 4000)
 
 
@@ -579,7 +579,7 @@ PUTS = {
            "h.__dict__ |= {{'{n}': v}}", "h.__dict__.pop('{n}'); h.{n} = v", "del h.{n}; h.{n} = v"],
     "": ["{n} = v", "globals()['{n}'] = v", "globals().update({n}=v)", "globals().__setitem__('{n}', v)",
          "globals().pop('{n}'); {n} = v", "{n}, old = v, {n}", "del {n}; {n} = v", "globals().setdefault('{n}', v)"],
-}  # fmt: skip
+}
 NEW = {
     "o": ["Holder(w=0.5)", "copy.copy({p}o)", "Holder(w={p}o.w + 1)", "{p}other", "pickle.loads(pickle.dumps({p}o))"],
     "t": ["7.0", "{p}t * 2", "{p}t", "{p}other.w", "3"],
@@ -624,7 +624,7 @@ CLASS_STEPS = [
     "x = x * o.t", "x = x + kind.t", "x = x - base.t * 2", "x = x * getattr(o, 't')", "base.t += 1", "base.t = n",
     "kind.t = kind.t + n", "kind.t *= 2", "o.t = o.t + 0.5", "del_own(o)", "unseen(base, n)", "unseen(o, n)",
     "base.t = o.t * 2",
-]  # fmt: skip
+]
 """What a call does with a number that an object may find in its class, or in the base of that."""
 CLASS_PROGRAMS = [*itertools.product(itertools.permutations(CLASS_STEPS, 3), ("o", "kind", "base"))]
 random.Random(2).shuffle(CLASS_PROGRAMS)
@@ -675,7 +675,7 @@ WRITERS = [
     "collections.defaultdict(lambda: unseen(o, 3.0))['z']", "functools.lru_cache(unseen)(o, 3.0)",
     "exec('o.t = 9.0', {'o': o})", "with contextlib.ExitStack() as stack: stack.callback(unseen, o, 3.0)",
     "sorted([2, 1], key=lambda k: unseen(o, 3.0) or k)", "re.sub('a', lambda _: unseen(o, 3.0) or 'b', 'a')",
-]  # fmt: skip
+]
 """Statements by which code that is not converted stores 9.0 in ``o.t``."""
 
 
@@ -713,7 +713,7 @@ def test_a_number_that_code_stores_unseen_is_read_again(writer, tmp_path):
         space = {
             "o": o, "unseen": unseen, "Special": Special, "itertools": itertools, "collections": collections,
             "functools": functools, "contextlib": contextlib, "re": re,
-        }  # fmt: skip
+        }
         exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
         compiled = hf.compile(space["f"])
         found = []
@@ -781,7 +781,7 @@ MADE = [
     ("o.d['k'] = d = {'b': 1}", "d['b'] = 2"), ("d = []; o.l.append(d)", "d.append(2)"),
     ("d = [[]]; o.t = d", "d[0].append(2)"), ("o.l = [{}]", "o.l[0]['b'] = 2"),
     ("d = Holder(); o.t = (d, 1)", "d.b = 2"), ("d = Holder(); o.d['k'] = [d]", "helper(d)"),
-]  # fmt: skip
+]
 """What a call makes and stores, and how it changes that later."""
 
 
@@ -864,7 +864,7 @@ def test_what_code_changes_unseen_is_changed_by_every_call(program, tmp_path):
     lines = [
         "import itertools, hybridflow as hf", setup, "@hf.no_convert", f"def unseen({given}):", f"    {change}",
         "def f(x):", "    global S", f"    {body}", f"    return x * {read}",
-    ]  # fmt: skip
+    ]
     path.write_text("\n".join(lines))
 
     def run(eager):

@@ -95,7 +95,7 @@ def test_values_gradients_and_vmap_eager_and_compiled(squareplus):
 
 def test_a_rule_that_is_not_given_is_the_lowerings():
     f = hf.ops.register("tests.cubed", lower=lambda x: x**3, traits=["pointwise"], samples=lambda rng: [
-        hf.ops.Sample((rng.standard_normal(4).astype(np.float32),))])  # fmt: skip
+        hf.ops.Sample((rng.standard_normal(4).astype(np.float32),))])
     hf.testing.check_op(f)
     np.testing.assert_allclose(hf.grad(lambda x: hf.sum(f(x)))(hf.asarray(X)), 3 * X**2, rtol=1e-6)
     hf.testing.check_gradients(f, [X])

@@ -60,7 +60,7 @@ def test_scipy_and_scikit_learn():
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.array_api_consumers"],
         cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     names = done.stdout.split()
     assert sum(name.startswith("scipy.") for name in names) >= 15

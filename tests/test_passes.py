@@ -191,7 +191,7 @@ def test_sequence_stays_a_topological_order():
         (1, 1.0), (1, True), (0.0, -0.0), (float("nan"), -float("nan")), ((1,), (1.0,)), (None, False),
         ("f32", np.dtype("f4")), (complex(0.0, 0.0), complex(0.0, -0.0)), (..., None), (object(), object()),
     ],
-)  # fmt: skip
+)
 def test_attributes_that_python_takes_as_equal_differ(a: Any, b: Any):
     assert attr_key(a) != attr_key(b)
     assert attr_key(a) == attr_key(a)
@@ -204,7 +204,7 @@ def test_equal_attributes_have_equal_keys():
         (float("nan"), float("nan")), ((1, (2.0,)), (1, (2.0,))), (b * 2, b + b), (np.dtype("f4"), np.dtype("float32")),
         (hf.TensorSpec([2]), hf.TensorSpec([2])), (ir.Constant(np.arange(3)), ir.Constant(np.arange(3))),
         (complex(1, 2), complex(1, 2)),
-    ]  # fmt: skip
+    ]
     for left, right in pairs:
         assert attr_key(left) == attr_key(right)
         assert hash(attr_key(left)) == hash(attr_key(right))
@@ -357,7 +357,7 @@ def test_identity_ops_stay_while_the_graph_may_be_differentiated():
         ("bf16", "u8", True), ("bf16", "i16", False), ("i32", "u16", True), ("i32", "u32", False),
         ("u64", "i64", False), ("c64", "f32", False), ("u8", "bool", True), ("i32", "f32", False), ("f32", "f32", True),
     ],
-)  # fmt: skip
+)
 def test_a_dtype_holds_another_only_if_every_value_survives(wide: str, narrow: str, expected: bool):
     assert holds(SHORT_NAMES[wide], SHORT_NAMES[narrow]) is expected
 
@@ -476,7 +476,7 @@ def test_records_say_what_each_pass_did():
     again = names.index("algebra", 1)
     assert [name for name in names[:again] if name in ("algebra", "constant_fold", "cse", "dead_code")] == [
         "algebra", "constant_fold", "cse", "dead_code",
-    ]  # fmt: skip
+    ]
     first = {record.name: record for record in records[again - 1 :: -1]}
     assert first["algebra"].note == "drop_unit"
     assert first["cse"].note == "tanh"
@@ -667,7 +667,7 @@ def check_integers(seed: int) -> None:
     optimized, _ = run_passes(graph, differentiable=False)
     for name, values in {
         "passes": evaluate(optimized, arrays, run_eagerly), "XLA": hf.compile(program)(*tensors),
-    }.items():  # fmt: skip
+    }.items():
         for position, (mine, its) in enumerate(zip(expected, values, strict=True)):
             assert same_bits(mine, its), f"seed {seed}, {name}, output {position}: {mine}, {np.asarray(its)}\n{graph}"
 

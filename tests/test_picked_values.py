@@ -16,7 +16,7 @@ STEPS: list[Callable[[Any], Any]] = [
     hf.tanh, hf.sin, nn.sigmoid, nn.gelu, nn.softmax,
     lambda x: x * 0.37 + 1.1, lambda x: x * x, lambda x: x / 3.3, lambda x: hf.log(hf.abs(x) + 1),
     lambda x: hf.sqrt(hf.abs(x) + 0.1), lambda x: x - hf.mean(x), lambda x: hf.exp(x * 0.1),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("seed", range(24))

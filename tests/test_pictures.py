@@ -82,7 +82,7 @@ def test_arrows_are_the_values_that_are_read():
     graph = graph_of(lambda x, y: hf.exp(x) * y + hf.exp(x), X, X)
     found = {(arrow.source.title, arrow.target.title) for arrow in diagram_of(graph).arrows}
     assert found == {("x", "exp"), ("exp", "multiply"), ("y", "multiply"), ("multiply", "add"), ("exp", "add"),
-                     ("add", "output")}  # fmt: skip
+                     ("add", "output")}
 
 
 def test_numbers_are_written_into_the_box_that_reads_them():
@@ -138,7 +138,7 @@ def check_layout(graph):
                 apart = (
                     one.x + one.width <= other.x + 1e-6 or other.x + other.width <= one.x + 1e-6
                     or one.y + one.height <= other.y + 1e-6 or other.y + other.height <= one.y + 1e-6
-                )  # fmt: skip
+                )
                 assert apart, (one, other)
     for arrow in diagram.arrows:
         points = found.route(arrow)
@@ -283,7 +283,7 @@ def in_browser(page: str, script: str, tmp_path: Path):
     path.write_text(page.replace("</body>", probe))
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
                "--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}",
-               "--window-size=1280,900", "--dump-dom"]  # fmt: skip
+               "--window-size=1280,900", "--dump-dom"]
     assert CHROMIUM is not None
     done = subprocess.run([CHROMIUM, *options, path.as_uri()], capture_output=True, text=True, timeout=120, check=True)
     found = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)

@@ -328,7 +328,7 @@ def test_every_checkable_trait_is_checked():
         "foreign", "low_precision", "full_precision", "named", "reads_never",
         "collective", "gathers", "places", "stages", "updates",  # what they say shows on a mesh: tests/meshes
         "inline",  # what it says shows in compiled functions that compare: test_picked_values
-    }  # fmt: skip
+    }
     from hybridflow.core.op import TRAITS
 
     assert set(TRAITS) - set(TRAIT_CHECKS) == unchecked

@@ -47,11 +47,11 @@ def dcgan(t: Any):
     G = nn.Sequential(
         nn.ConvTranspose2d(6, 8, 4, stride=1, padding=0, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
         nn.ConvTranspose2d(8, 1, 4, stride=2, padding=1, bias=False), nn.Tanh(),
-    )  # fmt: skip
+    )
     D = nn.Sequential(
         nn.Conv2d(1, 8, 4, stride=2, padding=1, bias=False), nn.BatchNorm2d(8), nn.LeakyReLU(0.2),
         nn.Conv2d(8, 1, 4, stride=1, padding=0, bias=False), nn.Flatten(),
-    )  # fmt: skip
+    )
     optimizers = [t.optim.Adam(m.parameters(), lr=2e-3, betas=(0.5, 0.999)) for m in (D, G)]
     criterion = nn.BCEWithLogitsLoss()
 
@@ -238,7 +238,7 @@ def siamese(t: Any):
             super().__init__()
             self.body = nn.Sequential(
                 nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 2), nn.ReLU(), nn.Flatten(),
-            )  # fmt: skip
+            )
             self.fc = nn.Sequential(nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 1))
 
         def forward(self, a, b):
@@ -443,7 +443,7 @@ def gpt_with_accumulation(t: Any):
 
 
 PROGRAMS = [dcgan, actor_critic, super_resolution, word_language_model, time_sequence, siamese, neural_style,
-            graph_attention, graph_attention_by_edges, gpt_with_accumulation]  # fmt: skip
+            graph_attention, graph_attention_by_edges, gpt_with_accumulation]
 
 
 def values(result: Any) -> list[np.ndarray[Any, Any]]:

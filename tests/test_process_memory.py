@@ -76,7 +76,7 @@ def test_a_loaded_model_is_in_memory_once(tmp_path: Path):
     """Calls record what gradients need, which is not the weights: those are the Variables' own."""
     for width in (8, 2048):
         hf.save(tmp_path / f"{width}", {f"{i}.{name}": np.ones(shape, np.float32) for i in range(6)
-                for name, shape in (("weight", (width, width)), ("bias", (width,)))})  # fmt: skip
+                for name, shape in (("weight", (width, width)), ("bias", (width,)))})
     said = run_python(PROGRAM + f"""
 def load(width):
     with hf.nn.init.abstract():
@@ -89,7 +89,7 @@ def load(width):
     return model, call, result
 
 print(grown(load)[1])
-""", HYBRIDFLOW_CACHE_DIR="off")  # fmt: skip
+""", HYBRIDFLOW_CACHE_DIR="off")
     weights, largest = 6 * 2049 * 2048 * 4, 2048 * 2048 * 4
     assert int(said) <= weights + 3 * largest + SLACK  # of the one that is moved, the file's, a copy, and XLA's
 
@@ -110,7 +110,7 @@ def load(width):
     return model
 
 print(*grown(load)[:2])
-""")  # fmt: skip
+""")
     weights = 4 * sum(int(np.prod(shape)) for shape in shapes.values())
     steady, peak = map(int, said.split())
     assert weights > 100e6

@@ -49,7 +49,7 @@ def operands(rng: np.random.Generator, shapes: Any, dtype: str) -> Any:
     if np.dtype(dtype).kind == "i":
         return [rng.integers(-9, 9, shape).astype(dtype) for shape in shapes]
     return [(rng.standard_normal(shape) + (1j * rng.standard_normal(shape) if dtype[0] == "c" else 0)).astype(dtype)
-            for shape in shapes]  # fmt: skip
+            for shape in shapes]
 
 
 @pytest.fixture(autouse=True)
@@ -281,7 +281,7 @@ def tree(root: Path, files: dict[str, str]) -> str:
         ({"proc/self/cgroup": "1:cpu:/\n", "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
           "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}, None),
     ],
-)  # fmt: skip
+)
 def test_quotas_of_control_groups(tmp_path: Path, files: dict[str, str], expected: float | None):
     assert cores.quota_of_group(tree(tmp_path, files)) == expected
 

@@ -177,7 +177,7 @@ def test_a_compiled_training_step_keeps_its_effects():
 
 def test_loops_count_their_bodies_and_no_time_twice():
     f = hf.compile(lambda x: hf.while_loop(lambda i, x: hf.sum(x) < 1e6, lambda i, x: (i + 1, hf.abs(x) @ hf.abs(x)),
-                                           (hf.asarray(0), x))[1])  # fmt: skip
+                                           (hf.asarray(0), x))[1])
     with hf.profile() as p:
         f(X)
     seconds = sum(row.seconds for row in p.operations)

@@ -105,7 +105,7 @@ def test_a_call_has_the_time_that_no_earlier_one_took():
     _find_ends([first, second, third, none], {first: 100.0, second: 170.0, third: 560.0})
     assert [(one.since, one.end) for one in (first, second, third, none)] == [
         (0, 100), (100, 170), (500, 560), (600, 605),
-    ]  # fmt: skip
+    ]
 
 
 def test_variables_are_updated_in_place_as_without_a_profile():

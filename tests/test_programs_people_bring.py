@@ -74,7 +74,7 @@ def tf1_rnn(of):
     kernel, bias, w, b = [
         of["weights"][f"{name}:0"] for name in ("rnn/basic_rnn_cell/kernel", "rnn/basic_rnn_cell/bias", "softmax/W",
                                                 "softmax/b")
-    ]  # fmt: skip
+    ]
     state = np.zeros((40, 8))
     for step in range(6):
         state = np.tanh(np.concatenate([np.eye(2)[of["bits"][:, step]], state], 1) @ kernel + bias)

@@ -154,7 +154,7 @@ KEPT = {
     "collections.OrderedDict(a=1)": ["update(c={v})", "[n] = {v}", " |= {{'c': {v}}}", "move_to_end('a')"],
     "collections.defaultdict(int, a=1)": ["update(c={v})", "[n] = {v}", "[n] += 1"],
     "{1, 2}": ["add({v})", "update([{v}])", "discard({v})", " |= {{{v}}}"],
-}  # fmt: skip
+}
 NUMBERS = ["n", "n * 2 + 1", "(n, 'x')", "s.t", "(n, (s.t, None))"]
 READS = ["pass", "x = x + len(c)", "s.r = [*c]", "x = x * (2 if 3 in c else 1)", "s.r = str(c)", "s.r = (c == s.c)",
          "e['z'].append(n)", "s.r = str(e)", "z = e['c']; s.r = len(z)", "e['n'] += 1", "e['c'] = type(c)()"]
@@ -188,7 +188,7 @@ def _method(change: str) -> str:
                "d.setdefault(n, 1)", "q.appendleft(n / 2)", "s.add(n)", "h['lr'].append(n); h['loss'].append(n / 2)",
                "h['n']['a'] += 1; h['lr'].append(n)", "h['all'][1].append(n); h['c']['k'] += n",
                "h['lr'].append(n); x = x * h['rate']", "h['n']['a'] += 1; h['lr'].append(h['n']['a'] + h['rate'])"]
-)  # fmt: skip
+)
 def test_a_number_that_a_container_keeps_is_no_new_trace(change: str, tmp_path: Path):
     space: dict[str, Any] = {"log": [], "d": {}, "q": collections.deque(maxlen=3), "s": set()}
     space["h"] = {"lr": [], "loss": [], "n": {"a": 0}, "all": [[], []], "c": collections.Counter(k=0), "rate": 0.5}
@@ -206,13 +206,13 @@ ITEMS = [
     "y = dict({d}); x = x * y['lr']", "{d}['log'].append(n)", "{d}['log'].append({d}['lr'])", "{d}['n'] += 1",
     "{d}['lr'] = 0.5 * {d}['lr']", "{d}['new'] = n", "{d}['flag'] = not {d}['flag']", "{d}.pop('new', None)",
     "{d}.setdefault('log', []).append(n)", "{d}['log'] += [n]",
-]  # fmt: skip
+]
 AROUND = [
     "s.d = dict(s.d)", "s.d = {**s.d, 'lr': 1.0 + n}", "s.d = {**s.d, 'lr': 3.0 + n}", "cell['lr'] = 2.5 + n",
     "c['lr'] = 2.0 + n", "c['in'] = dict(c['in'], n=n)", "c['n'] = True", "s.d['lr'] = 1.5 + n", "s.d['lr'] = 1",
     "s.d['name'] = 'q' * n", "s.d['none'] = 0.0", "s.d['log'] = []", "s.d['n'] = None", "c.pop('flag', None)",
     "c['flag'] = n % 2",
-]  # fmt: skip
+]
 
 
 @pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning")
@@ -249,7 +249,7 @@ def test_items_of_dicts_that_change_from_outside_too(seed: int, tmp_path: Path):
     "line", ["print({1: x, 'a': n})", "if hf.sum(x) > 3.5: raise KeyError({1: 2, 'a': n})", "int({1: 2, 'a': n})",
              "s.r = [{None: n, 'a': (n, {1: 2, 'b': n})}]",
              "match {1: n, 'a': True, 'b': hf.sum(x)}:\n        case {'a': True}: x = x * 3"]
-)  # fmt: skip
+)
 def test_keys_of_a_dict_need_no_order(line: str, tmp_path: Path):
     text = f"def body(x, n):\n    {line}\n    return x * n\n"
     assert not same(text, lambda: {"s": SimpleNamespace()}, tmp_path / "program.py")
@@ -269,7 +269,7 @@ STORES = {
     "property": "@property\n    def c(self): return self._c\n    @c.setter\n    def c(self, v): self._c = v",
 }
 AUGMENTED = ["o.c += 1", "o.c *= 2; o.c += 1", "o.c += n", "o.c += 1; x = x * o.c", "o.s += 'a'", "o.l += [1]",
-             "o.t += (1,)", "setattr(o, 'c', o.c + 1)", "o.d['k'] += 1"]  # fmt: skip
+             "o.t += (1,)", "setattr(o, 'c', o.c + 1)", "o.d['k'] += 1"]
 BASES = ["object", "SimpleNamespace", "hf.nn.Module", "threading.local", "dict", "list", "Exception", "Slotted", "type"]
 
 
@@ -321,7 +321,7 @@ HELD = {
                            "h[0], h[1] = h[1], h[0]", "h.clear()", "h[:] = h[1:]", "h[0] = None"]),
     "{'k': a, 'm': b, 0: c}": ("h['k']", ["h.pop('k')", "del h['k']", "h['k'] = h['m']", "h.clear()", "h.update(k=1)"]),
     "SimpleNamespace(k=a, m=b)": ("h.k", ["del h.k", "h.k = h.m", "h.k = None", "h.__dict__.clear()"]),
-}  # fmt: skip
+}
 ACTS = ["o.v += 1.0 * n", "o.v = 5", "o.d['x'] += 1.0 * n", "o.l.append(3)", "o.l[0] = o.l[0] + 1.0 * n"]
 ORDERS = ["{act}\n    {drop}", "{drop}\n    {act}", "{act}\n    if n > 2: {drop}\n    {act}"]
 
@@ -373,7 +373,7 @@ CHOSEN = {
     "[([1.0],), ([2.0],)]": ["w[0][0] = 4.0", "w[0].append(1.0)"],
     "[np.ones(2), np.zeros(2)]": ["w += 1", "w[0] = 5.0", "np.add(w, 1, out=w)"],
     "[Thing(1.0), Thing(2.0)]": ["w.v = 3.0", "w.l.append(1.0)", "w.d['x'] = 2.0", "w.__dict__['v'] = 8.0"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("chosen", CHOSEN)

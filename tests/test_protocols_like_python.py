@@ -175,7 +175,7 @@ def part_by_next(items: Any) -> Any:
 USES = [
     two_loops, loop_after_break, break_then_list, list_twice, pairs, unpacked, next_then_loop, sources_left,
     part_by_next,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)

@@ -36,7 +36,7 @@ def zeros(model: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("make", [
     lambda model: hf.optim.Adam(model, rate=1e-2), lambda model: hf.optim.AdamW(model, rate=1e-2, decay=0.1),
     lambda model: hf.optim.SGD(model, rate=1e-2, momentum=0.9),
-])  # fmt: skip
+])
 def test_half_of_the_weights_stay_zero_through_twenty_steps(compiled: bool, make: Any):
     model = hf.prune.magnitude(small_net(), 0.5)
     optimizer, before = make(model), zeros(model)
@@ -218,7 +218,7 @@ def test_sums_and_depthwise_convolutions_bind_channels():
     assert shapes == {
         "stem.weight": (6, 1, 3, 3), "first.weight": (6, 6, 3, 3), "norm.weight": (6,), "depth.weight": (6, 1, 3, 3),
         "point.weight": (6, 6, 1, 1), "head.weight": (3, 24),
-    }  # fmt: skip
+    }
     assert made.depth.groups == 6
     less = hf.prune.channels(model, x, amount=0.5, match="point", by="l1")
     assert less.head.weight.shape == (3, 12)
@@ -268,7 +268,7 @@ def test_what_cannot_be_pruned_is_said():
         (lambda: hf.prune.channels(model, numbers(2, 8), amount=1), ArgumentError, "amount=1 is not a part"),
         (lambda: hf.prune.channels(model, numbers(2, 8), match="4"), ArgumentError, "those of 4 reach the result"),
         (lambda: hf.prune.sparsity(nn.Sequential(nn.relu)), ArgumentTypeError, "the model has no weights"),
-    ]  # fmt: skip
+    ]
     for call, error, text in cases:
         with pytest.raises(error, match=text):
             call()

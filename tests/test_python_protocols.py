@@ -161,7 +161,7 @@ def number_in_an_exception(compiled: Any) -> Any:
         iterator_with_default, stream_read, stream_read_beside_a_float, names_assigned_by_exec, array_protocol,
         name_handled_in_a_generator, number_in_an_exception,
     ],
-)  # fmt: skip
+)
 def test_the_protocol_gives_what_it_gives_eagerly(program: Any) -> None:
     eager, compiled = [list(program(mode)) for mode in (lambda f: f, hf.compile)]
     assert len(eager) == len(compiled)

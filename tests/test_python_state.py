@@ -978,7 +978,7 @@ def handling(kind, generator):
     for operation in generator.choices(OPERATIONS[kind].split("; "), k=generator.choice((1, 1, 2, 3))):
         lines += ["    try:", f"        {operation}",
                   "    except (IndexError, KeyError, ValueError, TypeError, AttributeError) as error:",
-                  "        log.append(type(error).__name__)", "        n += 1"]  # fmt: skip
+                  "        log.append(type(error).__name__)", "        n += 1"]
         lines += generator.choice(([], ["    else:", "        n += 3"], ["    finally:", "        log.append(0)"]))
     return "\n".join([*lines, "    return x * (n + 1)", ""])
 
@@ -1025,7 +1025,7 @@ WRITES = ["o.b = 1", "del o.b", "setattr(o, 'b', 2)", "o[5] = 1", "del o['t']"]
 @pytest.mark.parametrize("made", [Slotted, WithoutSetter, object, Holder, tuple, int, lambda: len, lambda: int])
 def test_writes_that_fail_at_every_call(made, write, tmp_path):
     lines = ["def step(x):", "    try:", f"        {write}", "    except (AttributeError, TypeError) as error:",
-             "        log.append(type(error).__name__)", "    return x", ""]  # fmt: skip
+             "        log.append(type(error).__name__)", "    return x", ""]
     path = tmp_path / "program.py"
     path.write_text("\n".join(lines))
     logs = []

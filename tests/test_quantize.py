@@ -50,7 +50,7 @@ SPECIAL = [np.nan, np.inf, -np.inf, 0.5, 1.5, 2.5, -0.5, -1.5, 127.4, 127.5, 300
     ("int8", [0, 127, -128, 0, 2, 2, 0, -2, 127, 127, 127, -128, -128, 0, 127, 0]),
     ("uint8", [7, 255, 0, 7, 9, 9, 7, 5, 134, 135, 255, 0, 0, 7, 255, 7]),
     ("int4", [0, 7, -8, 0, 2, 2, 0, -2, 7, 7, 7, -8, -8, 0, 7, 0]),
-])  # fmt: skip
+])
 def test_special_values_are_the_same_in_both_modes(dtype: str, expected: list[int]):
     zero = hf.asarray(7, dtype="uint8") if dtype == "uint8" else None
 
@@ -327,7 +327,7 @@ def test_errors_say_what_to_do():
         (lambda: hf.quantize.report(model, model, numbers(2, 4)), ArgumentError, "no layer of the second model"),
         (lambda: hf.quantize.unpack_int4(hf.zeros((3,), dtype="uint8"), 7), ShapeError, "7 numbers take 4 bytes"),
         (lambda: hf.quantize.quantize_linear(hf.asarray([1 + 2j]), 1.0), DTypeError, "does not take complex64"),
-    ]  # fmt: skip
+    ]
     for call, error, text in cases:
         with pytest.raises(error, match=text):
             call()
@@ -386,7 +386,7 @@ def test_onnx_runtime_runs_quantized_models(name: str, tmp_path: Path):
         "static": (model, {"quantize": "static", "batches": images[:200]}),
         "of weights": (hf.quantize.weights(model), {}), "of dynamic": (hf.quantize.dynamic(model), {}),
         "of static": (hf.quantize.static(model, images[:200]), {}),
-    }  # fmt: skip
+    }
     operators: dict[str, set[str]] = {}
     for way, (form, options) in ways.items():
         hf.export.onnx(path, form, spec, **options)
@@ -417,7 +417,7 @@ def test_prepared_models_are_written_as_qdq(tmp_path: Path):
 
 @pytest.mark.parametrize("options", [
     {}, {"dtype": "int4", "group": 32}, {"dtype": "float8_e4m3fn"}, {"inputs": "dynamic"}, {"inputs": "static"},
-])  # fmt: skip
+])
 def test_artifacts_are_quantized_without_their_source(options: dict[str, Any], tmp_path: Path):
     model, images = trained("transformer"), digits()[0]
     hf.export.save(tmp_path / "a.hf", model, hf.TensorSpec(["n", 1, 28, 28]))
@@ -467,7 +467,7 @@ def test_what_cannot_be_quantized_is_said(tmp_path: Path):
     pytest.importorskip("onnx")
     for options, text in (
         ({"quantize": "int8"}, "quantize='int8' is none of"), ({"batches": numbers(2, 3)}, "batches= are for quantize"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ArgumentError, match=text):
             hf.export.onnx(tmp_path / "c.onnx", nn.Linear(3, 4), hf.TensorSpec([2, 3]), **options)
     with pytest.raises(ArgumentError, match="the function has no products with weights"):

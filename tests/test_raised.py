@@ -223,7 +223,7 @@ def told(error: BaseException | None) -> Any:
     notes = [one for one in getattr(error, "__notes__", ()) if one == "a note"]
     parts = [told(one) for one in getattr(error, "exceptions", ())]
     return (type(error), str(error), repr(error.args), state, notes, parts,
-            told(error.__cause__), told(error.__context__), error.__suppress_context__)  # fmt: skip
+            told(error.__cause__), told(error.__context__), error.__suppress_context__)
 
 
 def outcome(function: Any, x: hf.Tensor) -> Any:
@@ -473,7 +473,7 @@ LOST = {
                 "return y * sorted([1, 2], key=key)[0]",
     "attribute": "class P:\n    def __getattr__(self, name):\n        nonlocal y\n        try:\n{sss}\n"
                  "        finally: return 2.0\nreturn y * P().zz",
-}  # fmt: skip
+}
 SWALLOWING = '''
 import contextlib
 import numpy as np

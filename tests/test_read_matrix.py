@@ -21,12 +21,12 @@ NO_METHODS = {
     "__defaults__", "a default list", "a default object", "__kwdefaults__", "an attribute of a function", "a cell",
     "__code__", "a wrapped function", "a function without source", "one without source, by a local",
     "a shadowed builtin", "a key's type",
-}  # fmt: skip
+}
 """Kinds that are functions, which a class would make methods."""
 REFUSED = {
     ("a_partial_itself", "a NumPy array"), ("a_partial_itself", "np.sum"), ("a_partial_itself", "ndarray.tolist"),
     ("a_partial_itself", "an array of objects"), ("a_partial_itself", "json.dumps"),
-}  # fmt: skip
+}
 """Where a default is an argument, so that an array is a tensor and a float a traced one: an error says so."""
 
 

@@ -89,7 +89,7 @@ def test_only_the_outermost_matches_count_and_mistakes_change_nothing():
     model = deep().recompute("*.[02]").recompute("2*")
     assert {path for path, one in model.named_modules().items() if one.recomputed} == {
         "0.0", "0.2", "1.0", "1.2", "2", "2.0", "2.2",
-    }  # fmt: skip
+    }
     other = deep()
     with pytest.raises(ArgumentError, match="recompute: no module matches 'blocks"):
         other.recompute("blocks.*")

@@ -31,10 +31,10 @@ def test_kinds_and_lines(x, w):
     first = h.grad_fn is None and test_kinds_and_lines.__code__.co_firstlineno
     place = f"{__file__}:{first + 2}", f"{__file__}:{first + 3}"
     assert memory.by_line() == {(place[0], "matmul"): 32 * KIB, (place[0], "relu"): 32 * KIB,
-                                (place[1], "tanh"): 32 * KIB}  # fmt: skip
+                                (place[1], "tanh"): 32 * KIB}
     assert [(one.op, one.kind, one.uses) for one in memory] == [
         ("matmul", "input", 1), ("relu", "activation", 2), ("matmul", "parameter", 1), ("tanh", "activation", 1),
-    ]  # fmt: skip
+    ]
     text = str(memory)
     assert "112.0 KiB in 4 storages (activations 64.0 KiB, inputs 32.0 KiB, parameters 16.0 KiB)" in text
     assert f"32.0 KiB  relu                     {place[0]}" in text

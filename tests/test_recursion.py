@@ -120,7 +120,7 @@ SHAPES = {
     "generator expression": generator_expression, "generator": lambda n: next(iter(generator(n))), "map": mapped,
     "loop": loop, "decorated": decorated, "nested lists": nested_lists, "try": with_try, "reduce": reduced,
     "key": by_key, "partial": functools.partial(plain), "lambda": lambda n: plain(n),
-}  # fmt: skip
+}
 
 
 def result_of(f, n):

@@ -186,7 +186,7 @@ def test_logsumexp_computes_its_exponentials_once(scanned):
 @pytest.mark.parametrize(("row", "expected"), [
     ([-np.inf, -np.inf], [0.5, 0.5]), ([np.inf, 1.0, np.inf, np.inf, np.inf], [0.25, 0, 0.25, 0.25, 0.25]),
     ([np.nan, np.inf], [np.nan, np.nan]), ([0.0, -np.inf], [1.0, 0.0]),
-])  # fmt: skip
+])
 def test_gradient_of_logsumexp_shares_infinities_alike(row, expected, dtype):
     x = np.array([row], dtype)
     gradient = hf.grad(lambda x: hf.sum(hf.logsumexp(x, axis=1)))

@@ -99,7 +99,7 @@ def cases(name: str) -> Iterator[tuple[Function, list[Any], list[Any], dict[int,
                 hf.TensorSpec([*x.shape[: opened[at]], "n", *x.shape[opened[at] + 1 :]], x.dtype)
                 if at in opened else hf.TensorSpec(x.shape, x.dtype)
                 for at, x in enumerate(arrays)
-            ]  # fmt: skip
+            ]
             longer = [with_size(x, opened[at], COUNT + 1) if at in opened else x for at, x in enumerate(arrays)]
             for function in (call, slopes(call, arrays) if sample.gradient else None):
                 if function is not None:
@@ -144,7 +144,7 @@ MIXED: dict[str, tuple[Function, Any]] = {
     "shifted": (lambda x: hf.concat([hf.ones((1, 12)), x], axis=0)[1:], SPEC),
     "size": (lambda x: x / x.shape[0], SPEC),
     "order": (lambda x: x[::-1], SPEC),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", APART)

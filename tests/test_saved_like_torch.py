@@ -106,7 +106,7 @@ UNARY = {
         lambda x: hf.nn.softmax_cross_entropy(x, LABELS),
         lambda x: TF.cross_entropy(x, torch.tensor(LABELS).long(), reduction="none"), X,
     ),
-}  # fmt: skip
+}
 SEVERAL = {
     **{name: (getattr(hf, name), getattr(torch, name), (X, P)) for name in (
         "add", "subtract", "multiply", "divide", "maximum", "minimum", "atan2", "hypot", "logaddexp", "copysign",
@@ -140,7 +140,7 @@ SEVERAL = {
         lambda q, k, v: hf.nn.scaled_dot_product_attention(q, k, v, is_causal=True),
         lambda q, k, v: TF.scaled_dot_product_attention(q, k, v, is_causal=True), (Q, K, V),
     ),
-}  # fmt: skip
+}
 PAIRS = {**{name: (ours, theirs, (x,)) for name, (ours, theirs, x) in UNARY.items()}, **SEVERAL}
 
 
@@ -197,7 +197,7 @@ def mlp() -> tuple[Any, Any, list[Any]]:
     layers = torch.nn.Sequential(
         torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(128, 128), torch.nn.GELU(),
         torch.nn.Linear(128, 64),
-    )  # fmt: skip
+    )
 
     def ours(w: list[Any], x: Any) -> Any:
         h = hf.nn.dropout(hf.nn.relu(x @ w[0].mT + w[1]), 0.1)
@@ -212,7 +212,7 @@ def cnn() -> tuple[Any, Any, list[Any]]:
         torch.nn.Conv2d(8, 16, 3, padding=1), torch.nn.BatchNorm2d(16), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
         torch.nn.Conv2d(16, 16, 3, padding=1), torch.nn.ReLU(), torch.nn.AvgPool2d(2), torch.nn.Flatten(),
         torch.nn.Linear(256, 64),
-    )  # fmt: skip
+    )
 
     def ours(w: list[Any], x: Any) -> Any:
         h = hf.nn.conv(x, w[0], padding=1) + hf.reshape(w[1], (16, 1, 1))
@@ -230,7 +230,7 @@ def transformer() -> tuple[Any, Any, list[Any]]:
     parts = torch.nn.ModuleList([
         torch.nn.LayerNorm(64), torch.nn.Linear(64, 192), torch.nn.Linear(64, 64), torch.nn.LayerNorm(64),
         torch.nn.Linear(64, 256), torch.nn.Linear(256, 64),
-    ])  # fmt: skip
+    ])
 
     def theirs(x: Any) -> Any:
         h = parts[1](parts[0](x)).reshape(4, 16, 3, 4, 16).permute(2, 0, 3, 1, 4)
@@ -255,7 +255,7 @@ def lstm() -> tuple[Any, Any, list[Any]]:
     cell = torch.nn.ParameterList([
         torch.nn.Parameter(0.1 * torch.randn(64, 128)), torch.nn.Parameter(0.1 * torch.randn(32, 128)),
         torch.nn.Parameter(torch.zeros(128)),
-    ])  # fmt: skip
+    ])
 
     def run(w: Any, x: Any, h: Any, c: Any, sigmoid: Any, tanh: Any, split: Any) -> Any:
         for t in range(4):

@@ -175,7 +175,7 @@ def test_everything_with_variables_is_saved_by_its_names(tmp_path: Path):
     things = {
         "mean": hf.optim.EMA(model), "scale": hf.LossScale(), "seen": [hf.metrics.Accuracy(), hf.zeros(2), 3],
         "loose": hf.Variable(1.0),
-    }  # fmt: skip
+    }
     hf.save(tmp_path / "all", things)
     found = hf.load(tmp_path / "all")
     assert {"mean.0.weight", "scale.value", "scale.good_steps", "seen.0.count", "seen.1", "seen.2", "loose"} <= {*found}
@@ -541,7 +541,7 @@ def test_an_error_of_the_system_names_the_file(tmp_path: Path):
         lambda path: hf.export.stablehlo(path, hf.compile(lambda x: x), hf.TensorSpec([2])),
         lambda path: hf.compile(lambda x: x).graph(hf.ones(2)).to_html(path),
     ],
-)  # fmt: skip
+)
 def test_a_name_that_no_system_takes_is_cut_in_the_error(call: Any):
     with pytest.raises(OSError, match="File name too long") as raised:
         call("a" * 1_000_000)

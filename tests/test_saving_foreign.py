@@ -52,7 +52,7 @@ LAYERS = {
     "LayerNorm": (lambda n: n.LayerNorm(4), (3, 4)),
     "GroupNorm": (lambda n: n.GroupNorm(2, 4), (3, 4, 5)),
     "RMSNorm": (lambda n: n.RMSNorm(4, **({"eps": 1e-6} if n is not nn else {})), (3, 4)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", LAYERS)
@@ -259,7 +259,7 @@ def test_a_state_dict_with_the_names_of_pytorchs_layers(tmp_path):
     values = pytorchs(own)
     hf.save(tmp_path / "theirs.safetensors", values)
     ways = [lambda block, **how: block.load_state_dict(values, **how),
-            lambda block, **how: hf.load(tmp_path / "theirs.safetensors", into=block, **how)]  # fmt: skip
+            lambda block, **how: hf.load(tmp_path / "theirs.safetensors", into=block, **how)]
     for way in ways:
         with pytest.raises(ArgumentError, match=r'names of PyTorch\'s layers: mapping="torch"'):
             way(Block())
@@ -277,7 +277,7 @@ def test_what_pytorchs_attention_is_called_with_says_what_it_is_here():
     attend, x = nn.MultiHeadAttention(8, 2), hf.ones((1, 3, 8))
     assert attend(x, need_weights=False).shape == (1, 3, 8)
     for keyword, said in [("attn_mask", "Write mask="), ("key_padding_mask", "lengths="), ("need_weights", "alone"),
-                          ("msk", r"Did you mean mask=\? It takes: query")]:  # fmt: skip
+                          ("msk", r"Did you mean mask=\? It takes: query")]:
         with pytest.raises(TypeError, match=said):
             attend(x, **{keyword: x})
     with pytest.raises(AttributeError, match="True where a query may attend"):

@@ -78,7 +78,7 @@ def test_a_pass_treats_a_second_op_alike(pass_: Pass, function: Any, name: str, 
         ("less", "add", 0, 10, 3), ("less_equal", "add", 0, 9, 3), ("greater", "subtract", 10, 1, 2),
         ("greater_equal", "subtract", 10, 2, 2), ("greater", "add", 9, 1, -2),
     ],
-)  # fmt: skip
+)
 def test_a_loop_with_second_ops_has_a_known_number_of_steps(
     compare: str, move: str, first: int, limit: int, step: int, second: Any
 ):

@@ -47,7 +47,7 @@ TWO = Signature({"a": hf.TensorSpec([None, 3]), "b": hf.TensorSpec([None], "int6
 def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     hf.export.save(folder / "mlp.hf", MODELS["mlp"].make(), MODELS["mlp"].spec,
-                   sample=hf.export.Sample((numbers(2, 12, seed=3),)))  # fmt: skip
+                   sample=hf.export.Sample((numbers(2, 12, seed=3),)))
     hf.export.save(folder / "gpt.hf", MODELS["gpt"].make(), MODELS["gpt"].spec)
     return folder
 
@@ -178,7 +178,7 @@ def test_a_mutated_body_is_read_or_refused(data: st.DataObject):
     body = bytearray(head + data.draw(st.sampled_from([b"", bytes(12)])))
     for _ in range(data.draw(st.integers(0, 4))):
         place, new = data.draw(st.integers(0, len(body))), data.draw(st.binary(max_size=6) | st.sampled_from(
-            [b"[", b"]", b"{", b"}", b"null", b"-1", b"1e999", b'"', b",", b":", b"true", b"9" * 30]))  # fmt: skip
+            [b"[", b"]", b"{", b"}", b"null", b"-1", b"1e999", b'"', b",", b":", b"true", b"9" * 30]))
         body[place : place + data.draw(st.integers(0, 6))] = new
     for length in (None, str(len(head)), data.draw(st.text(max_size=4))):
         try:
@@ -590,13 +590,13 @@ def test_the_page_shows_the_models_and_asks_one(server: Running, artifacts: Path
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Front) as front:
         threading.Thread(target=front.serve_forever, daemon=True).start()
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-                   f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=8000", "--dump-dom"]  # fmt: skip
+                   f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=8000", "--dump-dom"]
         assert CHROMIUM is not None
         page, narrow = [
             subprocess.run([CHROMIUM, *options, f"http://127.0.0.1:{front.server_address[1]}{path}"],
                            capture_output=True, text=True, timeout=60, check=True).stdout
             for path in ("/", "/narrow")
-        ]  # fmt: skip
+        ]
         front.shutdown()
     assert "mlp 1" in page
     assert "in batches" in page
@@ -667,7 +667,7 @@ def pairs(tmp_path: Path) -> Iterator[Any]:
 PAIRS = {"inputs": [
     {"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]},
     {"name": "y", "shape": [2, 2], "datatype": "FP32", "data": [4, 3, 2, 1]},
-]}  # fmt: skip
+]}
 
 
 def test_several_inputs_and_results_under_a_prefix(pairs: Any):

@@ -53,7 +53,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("tls")
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-               "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate]  # fmt: skip
+               "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate]
     subprocess.run(command, check=True, capture_output=True)
     return certificate, key
 
@@ -64,7 +64,7 @@ def test_tls_request_ids_the_log_and_metrics_of_all_workers(certificate: tuple[P
     running = Running(
         saved(tmp_path / "m.hf", 2.0), "--workers", 2, "--tls-certificate", certificate[0], "--tls-key", certificate[1],
         log=log, trust=certificate[0],
-    )  # fmt: skip
+    )
     assert any("https://" in line for line in running.lines) or running.scheme == "https"
     for number in range(40):
         status, answer = running.ask(PATH, ROW, **{"x-request-id": f"mine-{number}"})
@@ -180,7 +180,7 @@ def asked(app: Any, path: str, body: bytes) -> int:
         sent.append(event)
 
     scope = {"type": "http", "method": "POST" if body else "GET", "path": path, "root_path": "", "headers": [],
-             "query_string": b"", "scheme": "http", "server": ("x", 80), "http_version": "1.1"}  # fmt: skip
+             "query_string": b"", "scheme": "http", "server": ("x", 80), "http_version": "1.1"}
     asyncio.run(app(scope, receive, send))
     return sent[0]["status"]
 
@@ -225,7 +225,7 @@ def calls(tmp_path: Path) -> Iterator[Any]:
     pytest.importorskip("grpc")
     client_of = pytest.importorskip("tritonclient.grpc")
     hf.export.save(tmp_path / "pairs.hf", lambda x, y: {"sum": x + y, "larger": x > y},
-                   hf.TensorSpec(["n", 2]), hf.TensorSpec(["n", 2]))  # fmt: skip
+                   hf.TensorSpec(["n", 2]), hf.TensorSpec(["n", 2]))
     (tmp_path / "token").write_text("secret")
     running = Running(tmp_path / "pairs.hf", "--grpc-port", 0, "--token-file", tmp_path / "token")
     (line,) = [one for one in running.first if "gRPC" in one]
@@ -369,7 +369,7 @@ def test_no_model_waits_for_another(several: Running):
 def test_computing_leaves_the_cores_to_what_answers(several: Running):
     for worker in several.workers():
         nice = {one.name: int((one / "stat").read_text().rpartition(")")[2].split()[16])
-                for one in Path(f"/proc/{worker}/task").iterdir()}  # fmt: skip
+                for one in Path(f"/proc/{worker}/task").iterdir()}
         computing = {one for one in nice if Path(f"/proc/{worker}/task/{one}/comm").read_text().startswith("tf_XLA")}
         assert computing
         assert {nice[one] for one in computing} == {nice[str(worker)] + LOWER_PRIORITY}
@@ -392,7 +392,7 @@ def test_a_large_answer_is_written_in_pieces(several: Running):
     ("host", "status"),
     [("localhost:8000", 200), ("127.0.0.1", 200), ("[::1]:9", 200), ("me.org", 200), ("evil.org", 403),
      ("evil.org:8000", 403), ("127.0.0.1.evil.org", 403)],
-)  # fmt: skip
+)
 def test_a_request_for_another_host_is_refused(several: Running, host: str, status: int):
     assert several.ask("/v2/health/ready", Host=host)[0] == status
 
@@ -416,7 +416,7 @@ def test_numbers_are_there_from_the_start(tmp_path: Path):
     assert running.end() == 0
     for line in ('hybridflow_requests_total{model="m",version="1",status="200"} 0',
                  'hybridflow_request_seconds_count{model="m",version="1"} 0', "hybridflow_queue 0",
-                 'hybridflow_refused_total{status="404"} 0', "hybridflow_batch_rows_count 0"):  # fmt: skip
+                 'hybridflow_refused_total{status="404"} 0', "hybridflow_batch_rows_count 0"):
         assert line in text
 
 
@@ -424,7 +424,7 @@ def test_numbers_are_there_from_the_start(tmp_path: Path):
     ("option", "says"),
     [("--max-body=4 MX", "no size, such as 64MiB"), ("--max-memory=0", "no size"), ("--max-flops=many", "no number"),
      ("--max-batch=x", "not a whole number")],
-)  # fmt: skip
+)
 def test_limits_that_are_none(option: str, says: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         main(["serve", ".", option])

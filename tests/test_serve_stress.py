@@ -74,7 +74,7 @@ def _valid() -> list[tuple[str, str, dict[str, str], bytes]]:
 WORDS = [
     b"[", b"]", b"{", b"}", b"null", b"-1", b"1e999", b"NaN", b'"', b",", b":", b"true", b"9" * 30, b"\x00", b"\xff",
     b'"shape"', b'"BYTES"', b"[[[[[[[[", b"-0", b"1e-400", b"\r\n", b" ", b"%00", b"../", b"0", b"99999999",
-]  # fmt: skip
+]
 
 
 def mutated(rng: random.Random, data: bytes, most: int) -> bytes:

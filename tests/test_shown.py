@@ -29,7 +29,7 @@ def shown(renderable: Any, width: int = 200) -> str:
 FLOATS = hnp.arrays(
     st.sampled_from([np.float32, np.float64]), hnp.array_shapes(min_dims=0, min_side=0, max_side=9),
     elements=st.floats(width=32),
-)  # fmt: skip
+)
 
 
 @given(FLOATS)

@@ -604,7 +604,7 @@ def test_static_arguments_may_be_anything():
          datetime(2020, 1, 1, 14, tzinfo=timezone(timedelta(hours=2)))),
         (time(2), time(2), time(2, fold=1)),
     ],
-)  # fmt: skip
+)
 def test_static_arguments_are_compared_by_type_and_value(one, equal, other):
     compiled = hf.compile(lambda x, option: x + 1, static_argnames=["option"])
     compiled(ones(1), one)
@@ -1067,7 +1067,7 @@ def test_the_order_of_a_dict_counts_where_it_is_read_as_a_whole(way, make):
 
 
 NUMBERS = [1e300, -1e300, 1e-300, 2.5, 0.1, 123456789.123, 0.0, -0.0, 1e-40, math.inf, math.nan, 1, -7, 2**31,
-           2**53 + 1, -(2**63), 2**70, True, False, 1j, complex(0.1, 1e300)]  # fmt: skip
+           2**53 + 1, -(2**63), 2**70, True, False, 1j, complex(0.1, 1e300)]
 RETURNS = {
     "an argument": lambda x, a: (x, a),
     "in structures": lambda x, a: [{"lr": a, "x": x}, (a, None)],

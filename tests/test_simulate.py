@@ -39,7 +39,7 @@ def test_published_step_times_with_a_pipeline(name):
     parameters = row.layers * 12 * row.hidden**2 / (row.tensor * row.stages)
     reduced = collective_seconds("all-reduce", 2 * parameters, link_of(
         {"data": row.replicas, "stage": row.stages, "model": row.tensor}, ["data"], A100
-    ))  # fmt: skip
+    ))
     assert found.seconds + reduced == pytest.approx(row.seconds, rel=0.3)
     assert found.share("bubble") == pytest.approx(row.bubble, rel=0.3)
 
@@ -56,12 +56,12 @@ def state_bytes(stage):
         return tape.gradient(loss, weight), master + first + second
 
     layouts = {"x": split, "weight": split if stage == 3 else whole,
-               **dict.fromkeys(("master", "first", "second"), split if stage else whole)}  # fmt: skip
+               **dict.fromkeys(("master", "first", "second"), split if stage else whole)}
     compiled = hf.compile(step, mesh=hf.Mesh({"data": 1}), in_layouts=layouts,
-                          out_layouts=(split if stage >= 2 else whole, split if stage else whole))  # fmt: skip
+                          out_layouts=(split if stage >= 2 else whole, split if stage else whole))
     wide = [hf.TensorSpec((rows, columns)) for _ in range(3)]
     found = hf.simulate(compiled, hf.TensorSpec((64, rows), "bfloat16"), hf.TensorSpec((rows, columns), "bfloat16"),
-                        *wide, mesh={"data": 64}, hardware=A100)  # fmt: skip
+                        *wide, mesh={"data": 64}, hardware=A100)
     held = found.cost.memory
     gradient = sum([one.bytes for one in held.results if one.spec.startswith("bf16")])
     return sum([one.bytes for one in held.arguments if one.name != "x"]) + gradient
@@ -102,7 +102,7 @@ def test_pointwise_operations_move_what_they_read_and_write():
     found = hf.simulate(chain, hf.TensorSpec([2**24]), hardware=EXACT)
     assert found.seconds == pytest.approx(2 * 2**24 * 4 / 2.039e12)
     looped = hf.simulate(lambda x: hf.scan(lambda c, _: (chain(c), None), x, hf.zeros((5, 1)))[0],
-                         hf.TensorSpec([2**24]), hardware=EXACT)  # fmt: skip
+                         hf.TensorSpec([2**24]), hardware=EXACT)
     assert looped.seconds == pytest.approx(5 * found.seconds, rel=0.01)
 
 
@@ -135,7 +135,7 @@ def test_the_bubble_of_a_pipeline(stages, microbatches):
         with hf.GradientTape() as tape:
             tape.watch(x)
             loss = hf.distribute.pipeline(layers, x, y, loss=lambda a, b: hf.mean((a - b) ** 2),
-                                          microbatches=microbatches, schedule="gpipe")  # fmt: skip
+                                          microbatches=microbatches, schedule="gpipe")
         return loss, tape.gradient(loss, [x, *weights])
 
     fast = dataclasses.replace(EXACT, inside={"bandwidth": 1e30, "latency": 1e-30})
@@ -195,7 +195,7 @@ def test_factorings(number, axes):
 def test_shipped_hardware_names_its_sources(name):
     found = hf.Hardware.load(name)
     assert {"products", "others", "memory_bytes", "memory_bandwidth", "devices_per_node", "inside", "between",
-            "attainable"} == set(found.sources)  # fmt: skip
+            "attainable"} == set(found.sources)
     assert found.products["bfloat16"] > found.products["float32"]
     assert found.inside["bandwidth"] > found.between["bandwidth"]
 
@@ -259,7 +259,7 @@ def program(tmp_path: Path) -> str:
 def test_the_command(program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out = tmp_path / "page.html"
     assert main(["simulate", f"{program}:step", "--mesh", "data=256,model=8", "--hardware", "h100-sxm",
-                 "--out", str(out)]) == 0  # fmt: skip
+                 "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "data=256, model=8" in printed
     assert "all-reduce" in printed
@@ -267,7 +267,7 @@ def test_the_command(program: str, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "H100" in out.read_text(encoding="utf-8")
     picture = tmp_path / "meshes.svg"
     assert main(["simulate", f"{program}:plain", "--shapes", "f32[64,8]", "--devices", "8", "--axes", "data", "--batch",
-                 "data", "--hardware", "tpu-v4", "--out", str(picture)]) == 0  # fmt: skip
+                 "data", "--hardware", "tpu-v4", "--out", str(picture)]) == 0
     assert "data=8" in picture.read_text(encoding="utf-8")
 
 

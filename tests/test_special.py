@@ -310,7 +310,7 @@ def test_quantiles_of_extreme_parameters_are_the_same_in_both_modes(dtype: Any) 
     (special.digamma, (-50.3,), 6.210413167857633), (special.polygamma, (1, -50.3), 15.059729299010273),
     (special.beta, (1e-3, 1e-3), 1999.996714935228), (special.gammaincinv, (1e-3, 0.5), 5.244206408277979e-302),
     (special.kl_div, (1.5, 1.5), 0.0),
-])  # fmt: skip
+])
 def test_both_modes_are_precise_where_libraries_lose_it(function: Any, arguments: Any, expected: float) -> None:
     whole = tuple([one for one in arguments if isinstance(one, int)])
     xs = [f64(one) for one in arguments[len(whole) :]]
@@ -346,7 +346,7 @@ def test_functions_of_scipy_take_tensors() -> None:
     (lambda: special.polygamma(True, [1.0]), "polygamma: n=True is no whole number"),
     (lambda: special.polygamma(f64([1, 2]), [1.0, 2.0]), "is no whole number from 0 on"),
     (lambda: special.multigammaln([3.0], 0), "multigammaln: d=0 is no whole number from 1 on"),
-])  # fmt: skip
+])
 def test_orders_that_are_none(call: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         call()

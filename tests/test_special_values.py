@@ -82,7 +82,7 @@ AXIS = {
     "sum": "sum", "prod": "prod", "any": "any", "all": "all", "flip": "flip", "sort": "sort", "diff": "diff",
     "cumulative_sum": "cumsum", "cumulative_prod": "cumprod", "count_nonzero": "count_nonzero", "max": "max",
     "min": "min", "argmax": "argmax", "argmin": "argmin", "expand_dims": "expand_dims",
-}  # fmt: skip
+}
 """Functions of an axis, and what NumPy calls them."""
 NEED_ONE = ("max", "min", "argmax", "argmin")
 
@@ -98,7 +98,7 @@ def test_axes_from_either_end(shape: tuple[int, ...]):
 OF_AXES = [
     "sum", "prod", "mean", "max", "min", "any", "all", "var", "std", "flip", "count_nonzero", "expand_dims", "squeeze",
     "logsumexp",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("name", OF_AXES)
@@ -226,7 +226,7 @@ LOW = {"float16": [6e4, 11.0, 300.0, 6.2e-5], "bfloat16": [3e38, 88.0, 1e20, 1e-
 OF_ONE = [
     "sqrt", "rsqrt", "exp", "log", "log1p", "asin", "acosh", "atanh", "tanh", "erf", "sigmoid", "nn.silu", "nn.gelu",
     "nn.softplus", "nn.mish", "nn.softsign",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("dtype", LOW)
@@ -255,7 +255,7 @@ def test_derivatives_of_special_values_in_low_precision(dtype: str) -> None:
     lambda b, x, dtype: b.astype(dtype) * x, lambda b, x, dtype: hf.sum(x * b.astype(dtype)),
     lambda b, x, dtype: (x == x).astype(dtype) * x,
     lambda b, x, dtype: hf.where(b, hf.ones((), dtype=dtype), hf.zeros((), dtype=dtype)) * x,
-])  # fmt: skip
+])
 def test_nan_and_infinity_times_a_bool(dtype: str, other: str, product: Any) -> None:
     b = hf.asarray([True, False, True, False])
     x = hf.asarray([np.inf, np.inf, np.nan, np.nan]).astype(other)
@@ -272,7 +272,7 @@ SIGNS: dict[str, Callable[[Any], Any]] = {
     "x + x": lambda v: v + v, "where": lambda v: hf.where(v == 0, v, v + 0.0),
     "sum": lambda v: hf.sum(hf.expand_dims(v, 0), axis=0), "mean": lambda v: hf.mean(hf.expand_dims(v, 0), axis=0),
     "maximum": lambda v: hf.maximum(v, -0.0),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SIGNS)

@@ -70,7 +70,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dic
     done = subprocess.run(
         [sys.executable, "-I", "-c", JAX_ONLY % (SIZES,)], cwd=folder, capture_output=True, text=True, check=False,
         env={**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"},  # it compiles in half the time
-    )  # fmt: skip
+    )
     assert done.stdout == "done\n", done.stderr[-2000:]
     with np.load(folder / "found.npz") as made:
         return dict(made), expected
@@ -188,7 +188,7 @@ OF_ONE_SIZE = {
     "avg_pool", "avg_pool_gradient", "conv", "conv_input_gradient", "conv_kernel_gradient", "max_pool_pick",
     "integer_conv", "quantized_conv",
     "fftn", "ifftn", "irfftn",
-}  # fmt: skip
+}
 """Operations of which a sample needs the number of a size that is left open."""
 
 

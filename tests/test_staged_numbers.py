@@ -34,12 +34,12 @@ EXPRESSIONS = (
     "round(n)", "not n", "n & 3", "n << 2", "n >> 1", "math.sqrt(n)", "n if n > 1 else m", "n and m", "n or m",
     "n * 0.5 + 1.5", "m * n + 0.1", "n + i", "n * i", "math.floor(n)", "divmod(n, 3)[0]", "n + (n > 1)",
     "1.0", "2", "m", "~n", "n == m", "2.5 * n - m / 7", "bool(n)", "n < m < 4", "n + s", "s * n", "-(n ** -1)",
-)  # fmt: skip
+)
 USES = (
     "x + n", "n - x", "x * n", "x / n", "x < n", "hf.maximum(x, n)", "hf.where(x > 0, x, n)", "x * (n + 1) - m",
     "x * n + m * 0.5", "n", "(n, x * n)", "x // n", "x[n]", "x == n", "hf.asarray([n, 1])", "sum([n, m])",
     "hf.full((2,), n)", "n == m", "[x * v for v in (n, m)]", "x * x + n", "hf.minimum(n, x) + m",
-)  # fmt: skip
+)
 FORMS = {
     "if": "    if c:\n        n = {a}\n    else:\n        n = {b}\n",
     "one": "    if c:\n        n = {a}\n",
@@ -115,7 +115,7 @@ def array(dtype: str) -> hf.Tensor:
 @given(
     st.sampled_from(sorted(FORMS)), st.sampled_from(NUMBERS), st.sampled_from(NUMBERS), st.sampled_from(EXPRESSIONS),
     st.sampled_from(EXPRESSIONS), st.sampled_from(USES), st.sampled_from(DTYPES), st.booleans(), st.integers(0, 4),
-)  # fmt: skip
+)
 def test_random_programs(form, n, m, a, b, use, dtype, c, k):
     judge(program(form, n, m, a, b, use), array(dtype), c, k, 0.3)
 
@@ -152,7 +152,7 @@ def judge_gradients(text: str, x: Any, c: bool, k: int) -> str:
     st.sampled_from(sorted(FORMS)), st.sampled_from(NUMBERS), st.sampled_from(NUMBERS), st.sampled_from(EXPRESSIONS),
     st.sampled_from(EXPRESSIONS), st.sampled_from(USES), st.sampled_from(["float64", "float32"]), st.booleans(),
     st.integers(0, 4),
-)  # fmt: skip
+)
 def test_random_gradients(form, n, m, a, b, use, dtype, c, k):
     judge_gradients(program(form, n, m, a, b, use), array(dtype), c, k)
 
@@ -517,7 +517,7 @@ def main(count: int, seed: int, gradients: bool) -> None:
         text = program(
             rng.choice(sorted(FORMS)), *[rng.choice(NUMBERS) for _ in "nm"], *[rng.choice(EXPRESSIONS) for _ in "ab"],
             rng.choice(USES),
-        )  # fmt: skip
+        )
         try:
             dtype, c, k = rng.choice(DTYPES), rng.random() < 0.5, rng.randrange(5)
             how = judge(text, array(dtype), c, k, 0.3)

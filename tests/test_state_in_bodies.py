@@ -249,7 +249,7 @@ FORMS = [
     "hf.cond(hf.sum(x) > 0, body, lambda v: v, x)",
     "hf.while_loop(lambda i: i < n, lambda i: (body(x), i + 1)[1], 0)",
     "hf.scan(lambda c, v: (body(c), v), x, x)",
-]  # fmt: skip
+]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -260,7 +260,7 @@ def test_a_change_in_a_function_that_is_a_body_is_seen(what: str):
         lines = [
             "def make():", "    def f(x, n):", f"{setup:2}", "        def body(now):", f"{change:3}",
             "            return now", f"        {form}", f"        return x * ({read})", "    return f",
-        ]  # fmt: skip
+        ]
         source = "\n".join([PRELUDE, "class Slotless(Plain): k = 7", "Plain.k = 3", *lines, ""])
         name = f"form_{abs(hash((what, form)))}"
         eager = results(make(name, source))

@@ -83,7 +83,7 @@ def cache_of_jax(tmp_path: Path) -> Iterator[None]:
     settings = {
         "jax_compilation_cache_dir": str(tmp_path / "jax"), "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
-    }  # fmt: skip
+    }
     before = {name: getattr(jax.config, name) for name in settings}
     for name, value in settings.items():
         jax.config.update(name, value)
@@ -382,7 +382,7 @@ def test_settings_of_jax_are_part_of_the_key(store: Path, monkeypatch: pytest.Mo
 def test_donation_and_device_are_part_of_the_key(store: Path):
     graph = parse(BASE)
     made = [compile_graph(graph, donate=donate, sizes={}, device=device).store
-            for donate in ((), (0,)) for device in (None, jax.devices()[0])]  # fmt: skip
+            for donate in ((), (0,)) for device in (None, jax.devices()[0])]
     assert made == ["stored"] * 4
     assert compile_graph(graph, donate=(0,), sizes={}).store == "loaded"
 
@@ -727,7 +727,7 @@ def test_a_package_that_was_replaced_since_it_was_loaded(tmp_path: Path):
     environment = {
         **os.environ, "HYBRIDFLOW_CACHE_DIR": str(tmp_path / "c"), "PYTHONPATH": str(tmp_path),
         "PYTHONDONTWRITEBYTECODE": "1",
-    }  # fmt: skip
+    }
 
     def run(how: str) -> str:
         code = [sys.executable, "-c", textwrap.dedent(REPLACED), how]
@@ -795,7 +795,7 @@ def test_eight_processes_at_once(tmp_path: Path):
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )
         for _ in range(8)
-    ]  # fmt: skip
+    ]
     for one in many:
         out, err = one.communicate(timeout=100)
         assert (out, err) == ("right\n", "")

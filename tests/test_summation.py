@@ -234,7 +234,7 @@ REDUCTIONS: dict[str, tuple[Any, tuple[int, ...], Any, float]] = {
         lambda x: hf.scan(lambda t, row: (t, hf.sum(row)), hf.zeros(()), x)[1], (4, 500, 500),
         lambda x: np.sum(x, axis=(1, 2)), 1,
     ),
-}  # fmt: skip
+}
 """Functions that sum, a shape, the function in float64, and how many times the bound of one sum they may be off."""
 
 

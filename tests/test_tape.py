@@ -37,7 +37,7 @@ def test_a_trainable_variable_is_watched_when_it_is_read():
     "read",
     [lambda v: v + 0.0, lambda v: hf.sum(v), lambda v: v.read(), lambda v: 6.0 - v, lambda v: hf.asarray(v), abs,
      lambda v: v[...], lambda v: hf.where(True, v, 0.0), lambda v: np.float32(1.0) * v],
-)  # fmt: skip
+)
 def test_every_way_of_reading_a_variable_watches_it(read: Any):
     v = hf.Variable(3.0)
 

@@ -40,7 +40,7 @@ class Model:
     "nest",
     [lambda a, b: [a, b], lambda a, b: (a, b), lambda a, b: {"b": b, "a": a}, lambda a, b: Pair(a, b),
      lambda a, b: {"deep": [(a,), {"b": [b]}]}, lambda a, b: Model(a, b)],
-)  # fmt: skip
+)
 def test_gradients_have_the_nesting_of_the_sources(nest: Any):
     def f(a: hf.Tensor, b: hf.Tensor):
         sources = nest(a, b)

@@ -186,7 +186,7 @@ def use(array: hf.TensorArray, how: str) -> Any:
         "write": lambda: array.write(0, 1.0), "read": lambda: array.read(0), "stack": array.stack,
         "unstack": lambda: array.unstack(tensor(1, 2, 3)),
         "pass on": lambda: hf.cond(True, lambda a: a, lambda a: a, array), "return": lambda: array,
-    }[how]()  # fmt: skip
+    }[how]()
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -236,7 +236,7 @@ def test_every_call_may_write_what_is_around_the_function():
      (lambda: hf.TensorArray(hf.float32, 2).write(1.0, 1.0), ArgumentTypeError, "the index must be an integer"),
      (lambda: hf.TensorArray(hf.float32, 2).unstack(tensor(1, 2, 3)), ShapeError, r"\(3,\), the array takes \(2, ..."),
      (lambda: hf.TensorArray(hf.int32, 2).unstack(tensor(1, 2)), DTypeError, "is float32, the array int32")],
-)  # fmt: skip
+)
 def test_errors(call: Any, error: Any, text: str):
     with pytest.raises(error, match=text):
         call()
@@ -339,7 +339,7 @@ def write_beside_numbers(x: hf.Tensor):
 
 FIRST_WRITES = [
     write_beside_numbers, write_if, write_behind_a_break, write_in_a_branch_of_a_loop, write_in_a_list,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("f", FIRST_WRITES)

@@ -82,7 +82,7 @@ OBJECTS = {
     "scalar": (lambda i: np.float32(1 + i), lambda one, x: x * one),
     "vectorized": (lambda i: np.vectorize([lambda v: v * 2, lambda v: v * 5][i]), lambda one, x: x * float(one(2.0))),
     "polynomial": (lambda i: np.poly1d([1.0 + i, 2.0]), lambda one, x: x * one(2.0)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", OBJECTS)

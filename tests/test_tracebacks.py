@@ -69,7 +69,7 @@ TRACED = {
     "replay": lambda f, x: hf.compile(f).replay(x), "compare": hf.compare,
     "assert_same": hf.testing.assert_same, "locate": hf.debugging.locate,
     "export": lambda f, x: hf.export.save("never.hf", f, hf.TensorSpec([3])),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("way", TRACED)
@@ -115,7 +115,7 @@ BLOCKS = {
                  "    for one in items(): x = x * one",
     "callback": "    try: max(map(held.__getitem__, ['k']))\n"
                 "    except KeyError: SEEN.append(traceback.extract_tb(sys.exc_info()[2]))",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("block", BLOCKS)
@@ -179,7 +179,7 @@ def adds(a):
 WRONG = [
     "x + y", "hf.matmul(x, y)", "net(x)", "x.reshape(7)", "y[7]", "v.assign(y)", "bool(x)", "optimizer.update([x])",
     "y.backward()", "tape.gradient(v, v)", "hf.grad(adds)(x)", "hf.compile(adds)(x)", "hf.cost(adds, x)",
-]  # fmt: skip
+]
 
 
 def test_a_notebook_shows_the_users_lines_only():

@@ -81,7 +81,7 @@ INTEGERS = [
     lambda x, s: x.astype(hf.complex64) * s,
     lambda x, s: x * isinstance(s, int) * (type(s) is int),
     lambda x, s: x * sum([s, 1, s]) + sum([s, 0.5]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("fn", [*ARITHMETIC, *INTEGERS])
@@ -127,7 +127,7 @@ SLICES = [
     lambda x, i: x[i:i], lambda x, i: x[1 : i : 10**30], lambda x, i: x[i : i + 3 : 10**30],
     lambda x, i: x[1 : i : (i or 1) << 64],
     lambda x, i: hf.grad(lambda v: v[i : i + 2].sum())(x),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("fn", SLICES)
@@ -166,7 +166,7 @@ LENGTHS = [
     lambda x, n: x.at[:n].set(1.0), lambda x, n: hf.reshape(x[: n * 2], (n, 2)), lambda x, n: x[n] * x[:n].sum(),
     lambda x, n: hf.broadcast_to(x[0], (n,)) * n, lambda x, n: x[1 : n + 1 : 2],
     lambda x, n: hf.grad(lambda v: (v[:n] ** 2).sum())(x), lambda x, n: hf.where(hf.arange(100) < n, x, 0)[:n],
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("fn", LENGTHS)
@@ -193,7 +193,7 @@ SHORTER = [
     lambda x, n: x[n : 2 * n : 10**30], lambda x, n: x[: 1 + n % 64],
     lambda x, n: x[: min(n, 80)] + hf.ones(min(n, 80)),
     lambda x, n: x[int(n * 0.7) : n],
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("fn", SHORTER)
@@ -204,7 +204,7 @@ def test_lengths_that_are_computed_or_fall_are_open_sizes(fn):
 FORMS = (
     "n", "n + 1", "2 * n", "n // 2", "1 + n % 5", "min(n, 6)", "int(n * 0.7)", "n * n", "abs(n - 6)", "10 - n",
     "n & 7", "-n", "n + k", "n * k", "x.shape[0] - n", "n if n > 4 else 4", "round(n / 3)",
-)  # fmt: skip
+)
 USES = (
     "x[:{a}]", "x[{a}:]", "x[{a} : {b}]", "x[-{a}:]", "x[{a} : {b} : 2]", "x[{b} : {a} : -1]", "hf.arange({a}) * 1.0",
     "hf.arange({a}, {b}) * 1.0", "hf.zeros(({a}, 3)) + x[0]", "hf.split(x, [{a}])[0]",
@@ -213,11 +213,11 @@ USES = (
     "x[:{a}].sum() / {a}", "x[[0, 1]][:, : {b} % 3]", "x[:{a}] @ hf.ones((3, {a}))",
     "hf.concatenate([x[:{a}], hf.zeros(({b}, 3))])", "(x[:{a}].shape[0] + x) * 1.0", "x[{a} : {b}, 1]",
     "x[:, : {b} & 1][:{a}]",
-)  # fmt: skip
+)
 PLACES = (
     "n = a", "n = s.n", "n = s.items[0]", "n = s.names['n']", "s.kept = a; n = s.kept", "s.t += 1; n = s.t",
     "n = a; s.log.append(n)",
-)  # fmt: skip
+)
 
 
 def program_of_sizes(random: Random) -> str:
@@ -296,7 +296,7 @@ def test_a_curriculum_of_lengths_is_three_traces(outside):
 KEPT = [
     lambda x, n: x[:n] * len(f"{n}"), lambda x, n: (x[:n].sum(), {"n": n}), lambda x, n: x[:n] * {5: 2.0}.get(n, 1.0),
     lambda x, n: x[:n] * 0.9**n, lambda x, n: x[:n] * math.sqrt(n), lambda x, n: hf.zeros((n, 2)) + float(str(n)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning")
@@ -372,7 +372,7 @@ AS_NUMBERS = [
     lambda x, s: hf.sum(x, axis=s - 1 if s < 2 else s * 0), lambda x, s: x * np.arange(3)[:s].sum(),
     lambda x, s: x * sum(1 for _ in range(s)), lambda x, s: x * {1: 5.0}.get(s, 2.0),
     lambda x, s: x * s.bit_length() + s.real,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("fn", [*NEEDED[1:5], *AS_NUMBERS])
@@ -685,7 +685,7 @@ def test_random_arithmetic(steps, values):
 OTHERS = {
     "decimal": "Decimal(3)", "fraction": "Fraction(7, 2)", "complex": "(3 + 1j)", "bool": "True", "text": "'ab'",
     "list": "[1, 2]", "tuple": "(1,)", "bytes": "b'x'", "time": "timedelta(3)", "range": "range(9)", "none": "None",
-}  # fmt: skip
+}
 OPERATORS = ["+", "-", "*", "/", "//", "%", "**", "<", "<=", "==", "!=", "&", "|", "^", "<<", "in", "is"]
 
 
@@ -817,7 +817,7 @@ UNCONVERTED = [
     hf.no_convert(lambda x, n: x * of_type(n)), lambda x, n: x * of_type(n), lambda x, n: x * of_type(n=n + 1),
     lambda x, n: x * sum(map(of_type, [n])), lambda x, n: x * sorted([n, 1, 0.5], key=of_type)[0],
     lambda x, n: x * len(Typed(n)), eval("lambda x, n: x * (2.0 if type(n) is int else 3.0)"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("f", UNCONVERTED)

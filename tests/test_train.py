@@ -441,7 +441,7 @@ WEIGHTS = {
     "each output": (np.float32([[1, 0, 2]]) * RANDOM[:, None], {
         "sample_weight": np.float32([[1, 0, 2]]) * RANDOM[:, None], "targets": DENSE, "loss": hf.nn.mse,
     }),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("compile", [True, False])
@@ -459,7 +459,7 @@ def test_metrics_and_validation_are_weighted(compile: bool):
     (found, history), _ = weighed(
         RANDOM, sample_weight=RANDOM, compile=compile, validation=(examples()[0], LABELS, RANDOM),
         metrics={"accuracy": hf.metrics.Accuracy(), "surprise": hf.nn.softmax_cross_entropy},
-    )  # fmt: skip
+    )
     model = hf.nn.Sequential(hf.nn.Linear(4, 8), hf.tanh, hf.nn.Linear(8, 3))
     model.load_state_dict(found)
     logits = model(examples()[0])
@@ -470,14 +470,14 @@ def test_metrics_and_validation_are_weighted(compile: bool):
     assert history["val_loss"][-1] == pytest.approx((losses * RANDOM).mean(), rel=1e-5)
     assert history["surprise"][-1] == pytest.approx(history["loss"][-1] / RANDOM.mean(), rel=1e-5)
     measured = hf.train.evaluate(model, examples()[0], LABELS, metrics=hf.metrics.Accuracy(), sample_weight=RANDOM,
-                                 batch_size=5, compile=compile)  # fmt: skip
+                                 batch_size=5, compile=compile)
     assert measured == pytest.approx(right)
     for kind in ("a mapping of classes", "each class", "balanced"):
         for own, given in ((1.0, {}), (RANDOM, {"sample_weight": RANDOM})):
             measured = hf.train.evaluate(
                 model, examples()[0], LABELS, metrics=hf.metrics.Accuracy(), batch_size=5, compile=compile,
                 **WEIGHTS[kind][1], **given,
-            )  # fmt: skip
+            )
             right_by_class = np.average(logits.numpy().argmax(-1) == LABELS, weights=WEIGHTS[kind][0] * own)
             assert measured == pytest.approx(right_by_class)
     batches = hf.data.Batches((examples()[0], LABELS, RANDOM), 7)
@@ -569,7 +569,7 @@ def test_a_run_logs_one_line_a_step(tmp_path: Path):
     assert [one["epoch"] for one in found] == [0, 0, 1, 1, 2]
     assert found[1] | {"seconds": 0} == {
         "step": 2, "epoch": 0, "seconds": 0, "value": 2.0, "other": 3, "val/loss": 4.0, "step_again": 2
-    }  # fmt: skip
+    }
 
 
 def test_a_variable_that_is_logged_is_read_then():
@@ -682,7 +682,7 @@ def test_the_weights_of_the_best_epoch(ends: str, compiled: bool, tmp_path: Path
         return hf.train.fit(model, [(hf.ones(1), hf.asarray([2.0]))], loss=hf.nn.mse, compile=compiled, epochs=epochs,
                             optimizer=hf.optim.SGD([w], rate=0.9), validation=[(hf.ones(1), hf.asarray([3.0]))],
                             callbacks=[lambda run: seen.append(float(w))], directory=directory, restore_best=True,
-                            progress=False)  # fmt: skip
+                            progress=False)
 
     if ends == "resumed":
         run(3)
@@ -693,7 +693,7 @@ def test_the_weights_of_the_best_epoch(ends: str, compiled: bool, tmp_path: Path
     if ends != "in memory":
         other = hf.Variable(0.0)
         path = hf.train.Run(tmp_path, data=[1], optimizer=hf.optim.SGD([w], rate=0.9), metrics=[hf.metrics.Mean()],
-                            variables={"w": w}, progress=False).best_checkpoint  # fmt: skip
+                            variables={"w": w}, progress=False).best_checkpoint
         hf.load(path, into={"w": other})
         assert float(other) == best
 
@@ -723,7 +723,7 @@ def test_fit_resumes(tmp_path: Path):
             history = fit(
                 model, optimizer, x, y, epochs=count, directory=directory, metrics=[hf.metrics.Accuracy()],
                 validation=(x, y),
-            )  # fmt: skip
+            )
         found.append((history, values_of(model, optimizer)))
     assert found[0][0] == found[1][0]
     assert_equal(found[0][1], found[1][1])
@@ -739,7 +739,7 @@ def test_tensorboard_gets_what_is_logged(tmp_path: Path):
     events = [one for one in reader.LegacyEventFileLoader(str(path)).Load() if one.HasField("summary")]
     assert [(one.step, one.summary.value[0].tag, one.summary.value[0].simple_value) for one in events] == [
         (1, "loss", 0.0), (2, "loss", 0.5), (3, "loss", 1.0)
-    ]  # fmt: skip
+    ]
 
 
 def test_progress_is_a_bar_in_a_terminal_and_lines_elsewhere():
@@ -782,7 +782,7 @@ def test_ctrl_c_finishes_the_step_and_leaves_a_checkpoint(tmp_path: Path):
             [sys.executable, "-W", "error", "-c", _INTERRUPTED, str(tmp_path), *arguments], capture_output=True,
             text=True, timeout=100, check=False,
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
-        )  # fmt: skip
+        )
 
     done = call("twice")
     assert done.returncode == -signal.SIGINT

@@ -112,7 +112,7 @@ def test_jvp_is_the_transpose_of_vjp():
     _, tangent = hf.jvp(program, (f64(X),), (f64(V),))
     _, pullback = hf.vjp(program, f64(X))
     np.testing.assert_allclose(np.dot(tangent.numpy(), [1.0, 2.0, 3.0]),
-                               np.dot(pullback(f64([1.0, 2.0, 3.0]))[0].numpy(), V), rtol=1e-12)  # fmt: skip
+                               np.dot(pullback(f64([1.0, 2.0, 3.0]))[0].numpy(), V), rtol=1e-12)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -126,7 +126,7 @@ def test_jvp_is_the_transpose_of_vjp():
      ((3,), (1.0,), DTypeError, r"primal\[0\] is int32, which has no derivative"),
      (1.0, (1.0,), ArgumentTypeError, "primals must be a tuple .*"),
      ((1.0,), 1.0, ArgumentTypeError, "must be a tuple")],
-)  # fmt: skip
+)
 def test_directions_are_checked(name: str, primals: Any, tangents: Any, error: Any, text: str, compiled: bool):
     def run():
         return getattr(hf, name)(lambda *xs: hf.sum(xs[0]), primals, tangents)
@@ -217,7 +217,7 @@ def test_hvp_of_a_linear_function_is_zero_and_needs_a_vector_each():
      (lambda: hf.jacobian(lambda x: hf.argmax(x))(tensor(1)), DTypeError, r"tensors of floats, it returned i32\[\]"),
      (lambda: hf.jacobian(lambda x: None)(1.0), ArgumentTypeError, "it returned a NoneType"),
      (lambda: hf.hvp(lambda x: x, (tensor(1, 2),), (tensor(1, 2),)), ShapeError, "must be a scalar")],
-)  # fmt: skip
+)
 def test_errors(run: Any, error: Any, text: str, compiled: bool):
     with pytest.raises(error, match=text):
         (hf.compile(run) if compiled else run)()
@@ -255,7 +255,7 @@ def test_directional_derivatives_up_to_the_fourth_order(number: int, order: int)
 
 
 @pytest.mark.parametrize("modes", [("forward", "reverse", "reverse"), ("reverse", "forward", "forward"),
-                                   ("auto", "auto", "auto", "auto")])  # fmt: skip
+                                   ("auto", "auto", "auto", "auto")])
 def test_jacobians_of_jacobians(modes: tuple[str, ...]):
     def f(n: Any, x: Any) -> Any:
         return n.sum(n.exp(n.sin(x)) * x)
@@ -304,13 +304,13 @@ def of(lib: Any, n: Any) -> dict[str, Any]:
         "scan": lambda f: lambda x: (lib if ours else jax.lax).scan(
             lambda c, s: (0.5 * f(c) + s, c * s), x, n.stack([x, 0.1 * x])
         )[1][1],
-    }  # fmt: skip
+    }
 
 
 OURS, JAXS = of(hf, hf), of(jax, jnp)
 MAIN = ["grad", "jvp", "jacobian", "vmap", "compile", "tape.jacobian"]
 PAIRS = [*itertools.product(MAIN, MAIN), ("scan", "jvp"), ("vmap", "scan"), ("vmap in", "vjp"), ("tape", "vmap in"),
-         ("jvp", "scan"), ("hessian", "vmap"), ("vmap", "hessian"), ("compile", "hessian")]  # fmt: skip
+         ("jvp", "scan"), ("hessian", "vmap"), ("vmap", "hessian"), ("compile", "hessian")]
 TRIPLES = [tuple(np.random.default_rng(i).choice([name for name in OURS if name != "hessian"], 3)) for i in range(6)]
 
 

@@ -210,7 +210,7 @@ def test_a_structure_of_any_kind_is_taken_apart_everywhere(construct, kind):
         found, same = run(kind, x), expected(as_dict)
         assert kinds(found) == [one.replace("dict", kind.__name__) for one in kinds(same)]
         named = hf.tree.map(lambda one: as_dict(one.x, one.v) if type(one) is kind else one, found,
-                            is_leaf=lambda one: type(one) is kind)  # fmt: skip
+                            is_leaf=lambda one: type(one) is kind)
         for a, b in zip(hf.tree.leaves(named), hf.tree.leaves(same), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6)
 

@@ -71,7 +71,7 @@ MODULES = (
     "hf", "hf.nn", "hf.nn.init", "hf.random", "hf.linalg", "hf.fft", "hf.special", "hf.config", "hf.data",
     "hf.debugging", "hf.distribute", "hf.export", "hf.integrate", "hf.metrics", "hf.models", "hf.optim",
     "hf.optimize", "hf.serve", "hf.testing", "hf.train",
-)  # fmt: skip
+)
 _ARGNUMS = "the gradient has the structure of the arguments that argnums names"
 ANY = {
     "hf.grad": _ARGNUMS, "hf.value_and_grad": _ARGNUMS, "hf.vjp": _ARGNUMS, "hf.jacobian": _ARGNUMS,
@@ -82,7 +82,7 @@ ANY = {
     "hf.pure_callback": "the structure of the spec", "hf.data.stream": "the structure of the examples, stacked",
     "hf.train.evaluate": "a number, an array, or a dict of them: what the metrics are",
     "hf.train.fit": "numbers and arrays: what the metrics are",
-}  # fmt: skip
+}
 """Public names whose result is Any for type checkers, each with the reason."""
 
 

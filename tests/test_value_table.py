@@ -36,7 +36,7 @@ def test_the_product_of_a_sum(compiled: bool):
     assert rows(table) == [
         ("a", "", 2.0, 4.0, 1.0), ("b", "", 3.0, 4.0, None), ("c", "", 4.0, 5.0, None),
         ("v1", "a + b", 5.0, 4.0, 1.0), ("v2", "v1 * c", 20.0, 1.0, 4.0),
-    ]  # fmt: skip
+    ]
     assert [row.is_result for row in table.rows] == [False] * 4 + [True]
     assert table["v1"].where is not None
     assert table["v1"].where.startswith(__file__)
@@ -68,7 +68,7 @@ def test_a_network_of_two_layers():
         ("w", "", [[1.0, 2.0], [-1.0, 1.0]], [[0.0, 0.0], [0.0, 0.0]]), ("v", "", [3.0, -1.0], [0.0, 0.0]),
         ("v1", "w @ x", [-1.0, -2.0], [0.0, 0.0]), ("v2", "relu(v1)", [0.0, 0.0], [-12.0, 4.0]),
         ("v3", "v @ v2", 0.0, -4.0), ("v4", "v3 - y", -2.0, -4.0), ("v5", "square(v4)", 4.0, 1.0),
-    ]  # fmt: skip
+    ]
     table = hf.debugging.table(loss, hf.asarray([1.0, 3.0]), 2.0, tangents={"x": [0.0, 1.0]})
     # By hand: w x = [7, 2], v . h = 21 - 2 = 19, loss = 17**2 = 289; d loss / d (v . h) = 34, dh = 34 v = [102, -34],
     # dv = 34 h = [238, 68], dw = dh x^T, dx = w^T dh = [102 + 34, 204 - 34].
@@ -80,7 +80,7 @@ def test_a_network_of_two_layers():
         ("v1", "w @ x", [7.0, 2.0], [102.0, -34.0], [2.0, 1.0]),
         ("v2", "relu(v1)", [7.0, 2.0], [102.0, -34.0], [2.0, 1.0]),
         ("v3", "v @ v2", 19.0, 34.0, 5.0), ("v4", "v3 - y", 17.0, 34.0, 5.0), ("v5", "square(v4)", 289.0, 1.0, 170.0),
-    ]  # fmt: skip
+    ]
     # Forward mode needs a pass for each of 2 + 1 + 4 + 2 elements, reverse mode one for the one result.
     costs = table.costs
     assert (costs.inputs, costs.results) == (9, 1)
@@ -118,7 +118,7 @@ def test_both_modes_agree_with_each_other_and_with_the_tape(program: Program):
     start = {
         name: rng.normal(size=one.shape).astype(np.float32)
         for name, one in zip(names, inputs, strict=True) if one.dtype == hf.float32
-    }  # fmt: skip
+    }
     table = hf.debugging.table(program.function(), *inputs, tangents=start)
     floats = [table[name].adjoint for name in start]
     finite = [np.isfinite(np.asarray(one)).all() for one in (*results, *[e for e in expected if e is not None])]
@@ -167,11 +167,11 @@ def test_how_it_is_shown():
     data = json.loads(json.dumps(table.to_dict()))
     assert [row["formula"] for row in data["rows"]][2:5] == [
         "x < big", "astype(v1, dtype=i32)", "sum(v2, axis=(0, 1))",
-    ]  # fmt: skip
+    ]
     assert data["rows"][2] == {
         "name": "v1", "formula": "x < big", "value": [[False] * 5] * 4, "adjoint": None, "tangent": None,
         "shape": [4, 5], "dtype": "bool", "is_result": False, "where": data["rows"][2]["where"],
-    }  # fmt: skip
+    }
     assert data["costs"].keys() == {"value", "reverse", "forward", "inputs", "results"}
 
 
@@ -182,7 +182,7 @@ def test_names_never_meet():
     table = hf.debugging.table(f, 2.0, {"a": 5.0})
     assert [(row.name, row.formula) for row in table.rows] == [
         ("v1", ""), ("pair['a']", ""), ("v2", "v1 * pair['a']"), ("v3", "v2 - 3.5"),
-    ]  # fmt: skip
+    ]
 
 
 def test_what_is_wrong_is_said():

@@ -147,7 +147,7 @@ ITEMS = itertools.count(1)
 UNWATCHED = {
     "a cache": functools.lru_cache(lambda: 2.0), "random": random.random, "NumPy": np.random.rand, "time": time.time,
     "an iterator": lambda: next(ITEMS),
-}  # fmt: skip
+}
 
 
 @pytest.mark.filterwarnings("ignore::hybridflow.EffectWarning")
@@ -680,7 +680,7 @@ def added_in_a_loop(v, w, x):
 
 @pytest.mark.parametrize("trainable", [True, False])
 @pytest.mark.parametrize("program", [added_and_read, assigned_a_product, read_before_and_after, assigned_in_a_branch,
-                                     one_from_the_other, added_in_a_loop])  # fmt: skip
+                                     one_from_the_other, added_in_a_loop])
 def test_gradients_of_what_was_assigned_are_none_where_they_are_eagerly(program, trainable):
     found = []
     for wrap in (lambda f: f, hf.compile):

@@ -102,7 +102,7 @@ def inside_a_compiled_function(n: Any, v: hf.Variable, w: hf.Variable, x: hf.Ten
 PROGRAMS = [
     assigning_branch, assigning_scan, assigning_while, assigning_bounded_while, assigning_condition, nested,
     only_written, inside_a_compiled_function,
-]  # fmt: skip
+]
 name = lambda program: program.__name__  # noqa: E731
 
 

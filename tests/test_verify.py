@@ -203,7 +203,7 @@ def test_a_lost_write(place: str, monkeypatch: pytest.MonkeyPatch):
     text = {
         "a list": "log: [1, 1] eager, [1] compiled", "an attribute": "holder: 'total' is 3 eager, 0 compiled",
         "a global": "_GLOBAL: 4 eager, 0 compiled", "a cell": "count: 5 eager, 0 compiled",
-    }[place]  # fmt: skip
+    }[place]
     f(X)
     if place != "a list":
         holder.total, count = 0, 0
@@ -330,7 +330,7 @@ def trained(every: int | None, ways: str) -> dict[str, Any]:
         "python": random.getstate(), "numpy": np.random.get_state()[1], "extra": model.extra,
         "grads": [None if v.grad is None else v.grad.numpy() for v in model.trainable_variables],
         "traces": step.trace_count, "training": model.training,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("ways", ["tape", "backward"])
@@ -532,7 +532,7 @@ def test_what_is_left_out_says_why(what: str, capsys: pytest.CaptureFixture[str]
         "callback": f"pure_callback at {line_of(f, 'return hf.pure_callback').split(': ')[0]} runs Python",
         "iterator": "it reads what cannot be watched", "created": "it created 1 Variables, such as 'mine'",
         "observed": "modules are observed",
-    }[what]  # fmt: skip
+    }[what]
     lines = f.explain().verified
     assert lines[0] == "verified: 0 of 1 calls, all the same"
     assert lines[1].startswith(f"not verified: {reason}")
@@ -557,7 +557,7 @@ def test_fit_evaluate_and_predict():
             history = hf.train.fit(
                 model, x, y, loss=hf.nn.softmax_cross_entropy, optimizer=optimizer, epochs=2, batch_size=8,
                 metrics=hf.metrics.Accuracy(), progress=False,
-            )  # fmt: skip
+            )
             right = hf.train.evaluate(model, x, y, metrics=hf.metrics.Accuracy())
             predicted = np.asarray(hf.train.predict(model, x))
         found.append((history, right, predicted, model.state_dict()))

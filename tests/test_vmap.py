@@ -50,7 +50,7 @@ def loss(n: Any, w: Any, x: Any) -> Any:
 @pytest.mark.parametrize(("in_axes", "out_axes"), [
     (0, 0), (1, 0), (-1, -1), ((1, None), 1), ((None, 0), 0), ([0, None], -2), ((2, {"p": None, "q": (0, None)}), 1),
     ((None, {"p": 0, "q": None}), (1, {"z": 0})), ((0, {"p": 0, "q": 1}), (2, {"z": -1})),
-])  # fmt: skip
+])
 def test_axes_are_jax_s(in_axes: Any, out_axes: Any):
     x = RNG.standard_normal((2, 2, 2))
     tree = {"p": RNG.standard_normal((2, 2, 2)), "q": (RNG.standard_normal((2, 2, 2)), RNG.standard_normal((2, 2, 2)))}
@@ -119,7 +119,7 @@ def test_batches_of_nothing_and_of_one():
     lambda x: hf.where(x > 0, x, hf.mean(x)).at[0].set(7.0),
     lambda x: hf.compile(lambda x: hf.nn.layer_norm(x))(x),
     lambda x: hf.stop_gradient(x) * x,
-])  # fmt: skip
+])
 def test_programs_are_a_loop(program: Any):
     found = both(lambda x: hf.vmap(program)(x), f64(X), rtol=1e-11)
     close(found, hf.stack([program(f64(x)) for x in X]), rtol=1e-10)
@@ -390,7 +390,7 @@ V = hf.Variable(1.0, name="v")
      (lambda: hf.vmap(lambda x: hf.Variable(1.0) * x)(X), TraceError, "Variable .*: created under vmap"),
      (lambda: hf.vmap(lambda x: float(x[0]))(X), TracedValueError, "float: .* no value under hf.vmap"),
      (lambda: hf.vmap(hf.take)(X, hf.asarray([0, 1, 2, 3, 0])), IndexRangeError, "out of range for size 3")],
-)  # fmt: skip
+)
 def test_errors(run: Any, error: Any, text: str, compiled: bool):
     with pytest.raises(error, match=text):
         (hf.compile(run) if compiled else run)()
@@ -525,7 +525,7 @@ def test_batches_of_any_size_are_one_trace():
     lambda n, w, x: n.sum(x @ (w * n.reshape(x, (3, 1)))),
     lambda n, w, x: n.sum(w.T @ x) * n.sum((w @ w.T) @ x),
     lambda n, w, x: n.sum(w[:, 0] * x) ** 2 + n.sum(n.reshape(w, (2, 3, 1)) * n.sin(x)),
-])  # fmt: skip
+])
 @pytest.mark.parametrize("dtype", [np.float64, np.float16])
 def test_gradients_for_what_every_slice_reads_whole(program: Any, dtype: Any):
     w, x = W.astype(dtype), X.astype(dtype)

@@ -113,7 +113,7 @@ WAYS: dict[str, Any] = {
         gradients(p),
         lambda: [g[0] for g in gradients(p)(mapped(mapped(p)), [x[None] for x in p.stacked(0)])],
     ),
-}  # fmt: skip
+}
 
 
 def one_of_them(p: Program) -> Any:

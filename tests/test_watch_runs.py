@@ -101,7 +101,7 @@ def test_a_run_tells_what_it_is_doing(tmp_path: Path):
     lines = [json.loads(line) for line in (tmp_path / "activity.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [(line["state"], line["step"]) for line in lines] == [
         ("running", 0), ("tracing", 1), ("running", 1), ("compiling", 1), ("running", 1), ("finished", 6),
-    ]  # fmt: skip
+    ]
     assert {line.get("function") for line in lines} == {None, "step"}
     assert {line["steps"] for line in lines} == {6}
     again = hf.train.Run(tmp_path, data=[hf.asarray(1.0)] * 3, variables=[w], progress=False)

@@ -261,7 +261,7 @@ def asked_and_told(o):
 
 
 PROGRAMS = [through_super, kept_through_super, stored_by_setters, stored_by_setattr, stored_as_object_does,
-            stored_and_told, asked_and_told]  # fmt: skip
+            stored_and_told, asked_and_told]
 
 
 def run_over(make, read, f_of):
@@ -340,7 +340,7 @@ def test_writes_by_methods_that_were_taken_from_classes(way):
 
     def results(f_of):
         s = Namespace(list=[3.0, 2.0, 1.0, 0.0, 5.0, 6.0], dict={"k": 1.0}, set={-1}, deque=collections.deque([1.0]),
-                      array=np.ones(2), kind=type("Kind", (), {"k": 1.0}))  # fmt: skip
+                      array=np.ones(2), kind=type("Kind", (), {"k": 1.0}))
 
         def f(x):
             total = s.list[0] + len(s.list) + sum(s.dict.values()) + len(s.set) + s.deque[0] + float(s.array.sum())
@@ -456,7 +456,7 @@ MADE = {
     "a subclass of str": (lambda x: x * len(Named("ab", 3.0)) * Named("c", 2.0).k + Named.count,
                           lambda: setattr(Named, "count", 0)),
     "an exception": (raised, lambda: setattr(Failure, "count", 0)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("way", MADE)

@@ -29,7 +29,7 @@ MANY = 40
 BODIES = {
     "fit in parts", "vmap", "vmap inside", "checkpoint", "recompute", "scan", "cond", "while_loop", "custom_gradient",
     "accumulate_gradients",
-}  # fmt: skip
+}
 """Ways in that trace the code as a body of its own, which must not change Python state."""
 NOT_RUN = {"export", "export of a method"}
 """Ways in that trace the code and do not run it."""
@@ -282,7 +282,7 @@ def test_a_model_that_counts_its_calls(name):
 TAKEN = {
     "vmap": hf.vmap, "checkpoint": hf.checkpoint, "jacobian": hf.jacobian, "no way": lambda function: function,
     "vjp": lambda function: lambda x: hf.vjp(function, x)[0],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("take", TAKEN.values(), ids=[*TAKEN])

@@ -463,7 +463,7 @@ def rounded(x: hf.Tensor):
     lambda f: hf.compile(lambda x: hf.vmap(f)(hf.stack([x, x]))),
     lambda f: hf.compile(lambda x: hf.compile(pass_on)(hf.compile(f)(x))),
     lambda f: lambda x: hf.vmap(hf.vmap(f))(hf.reshape(x, (1, 1))),
-])  # fmt: skip
+])
 def test_the_operation_inside_is_named(wrap: Any):
     x = hf.asarray(2.0)
     for function, text in ((cut, "nextafter"), (rounded, "astype")):

@@ -106,7 +106,7 @@ def test_excess_precision_is_off():
     lambda x, y: abs(x) >= 0, lambda x, y: x * (x > 0), lambda x, y: x / hf.exp(y), lambda x, y: (x / y) / (x / 2.5),
     lambda x, y: hf.astype(x > y, "float64") * y, lambda x, y: hf.nn.softsign(x) / 2 * y,
     lambda x, y: hf.log(hf.rsqrt(x)), lambda x, y: hf.reciprocal(hf.where(x >= 1, x, 1.0) * 2e-38) / 0.3,
-])  # fmt: skip
+])
 def test_the_algebra_of_xla_changes_nothing(fn):
     numbers = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -2.0, 0.3, 2.0, 50.0, -3.0, 1e9, 3e38], np.float32)
     x, y = [np.ascontiguousarray(grid.ravel()) for grid in np.meshgrid(numbers, numbers)]
@@ -288,7 +288,7 @@ def test_temporary_memory_in_pieces(capfd):
         jax.jit(hf.to_jax(convolutions), compiler_options=options).lower(np.asarray(images[0]), np.asarray(kernel))
         .compile().memory_analysis().temp_size_in_bytes
         for options in (compiler_options(many_small_values=True), compiler_options())
-    )  # fmt: skip
+    )
     assert one <= 1.5 * whole
 
 

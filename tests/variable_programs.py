@@ -81,7 +81,7 @@ _VALUES = (
     "sum(v * 0.5 for v in o.many) + x", "hf.astype(o.n, hf.float32) * x", "x * (2.0 if o.flag else 0.5)",
     "hf.random.normal((3,)) * 0.1 + x", "hf.random.uniform((3,)) - x", "hf.where(x > 0, o.b, y)",
     "x * sum(o.table.values())", "x * getattr(o, 'rate')", "o.doubled(o.a)", "x * min(o.items)",
-)  # fmt: skip
+)
 _WRITES = (
     "o.a.assign({v} * 0.5)", "o.b.assign_add({v} * 0.1)", "o.many[0].assign(hf.mean({v}))", "o.n.assign_add(1)",
     "o.a.assign_sub(o.b * 0.1)", "o.buffer.assign({v})",
@@ -89,7 +89,7 @@ _WRITES = (
 _PYTHON_WRITES = (
     ("o.t += 1", "o.t * 0.1"), ("o.rate *= 0.5", "o.rate"), ("o.flag = not o.flag", "(1 if o.flag else 2)"),
     ("o.items[0] += 1", "o.items[0]"), ("o.table['u'] *= 2", "o.table['u']"), ("o.k -= 1", "x * o.k"),
-)  # fmt: skip
+)
 """Changes of Python state, and reads of it: what no result depends on is changed when a function is traced only."""
 _CHANGES = (
     "o.a.assign(np.array([0.3, -0.2, 0.9], np.float32))", "o.b = o.a", "o.b = hf.Variable([1.0, 2.0, -1.0])",
@@ -99,11 +99,11 @@ _CHANGES = (
     "o.kept = hf.asarray([0.1, 0.2, 0.3])", "o.many.append(hf.Variable(2.5))", "o.many[0] = o.many[-1]",
     "o.scale = o.halved", "o.scale = lambda x, s=o.k: x * s", "hf.random.seed(7)", "o.n.assign(3)",
     "type(o).doubled = type(o).halved", "del o.items[0]", "o.doubled = o.halved",
-)  # fmt: skip
+)
 _CALLS = (
     "x, 0.5", "x, 0.25", "x, 2", "x * 2.0, hf.asarray(0.5)", "x, True",
     "np.asarray([0.5, 1.0, -1.0], np.float32), 1.5",
-)  # fmt: skip
+)
 
 
 def stateful(seed: int) -> Stateful:

@@ -201,7 +201,7 @@ def fitting(program: Program, compile: Any, **options: Any) -> Callable[[], Any]
         history = hf.train.fit(
             program.model, X, Y, loss=program.loss, optimizer=optimizer, metrics={"m": program.metric},
             batch_size=2, shuffle=False, compile=compile is not eagerly, progress=False, **options,
-        )  # fmt: skip
+        )
         return [history, variables[0]]
 
     return run
@@ -238,7 +238,7 @@ def fit_function(program: Program, compile: Any) -> Callable[[], Any]:
     def run() -> Any:
         variable.assign(1.0)
         history = hf.train.fit(function, X, Y, loss=program.loss, optimizer=optimizer, compile=compile is not eagerly,
-                               progress=False)  # fmt: skip
+                               progress=False)
         return [history, variable]
 
     return run
@@ -453,7 +453,7 @@ TRANSFORMS: dict[str, Callable[[Any], Any]] = {
                                                                   variables=model.parameters()),
     "an input signature": lambda model: lambda x: hf.compile(lambda x: model(x),
                                                              input_signature=[hf.TensorSpec([None])])(x),
-}  # fmt: skip
+}
 for _name, _make in TRANSFORMS.items():
     way(_name, *MODEL)(transformed(_make))
 

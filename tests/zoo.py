@@ -70,7 +70,7 @@ SMALL: dict[str, Small] = {
         lambda: models.VAE(size=12, hidden=8, latent=2), lambda rng: (rng.random((2, 12)).astype(np.float32),)
     ),
     "diffusion": Small(lambda: models.DiffusionUNet(width=8, factors=(1, 2), heads=2, groups=4), noisy),
-}  # fmt: skip
+}
 """A model of each family, by its name."""
 
 

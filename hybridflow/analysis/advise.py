@@ -11,7 +11,7 @@ from rich.text import Text
 
 from hybridflow.analysis.memory import format_size
 from hybridflow.analysis.ways import Parts, Way, predicted_peak, report_of_step, ways_to_run, with_batch
-from hybridflow.core.errors import ArgumentError, LayoutError, MemoryBudgetError, message
+from hybridflow.core.errors import ArgumentError, LayoutError, MemoryBudgetError
 from hybridflow.core.mesh import Mesh
 from hybridflow.core.report import Report
 from hybridflow.ir.costs import seconds_on_cpu
@@ -84,7 +84,7 @@ class Advice(Report):
             table.add_row(
                 Text(plan.name), str(plan.batch), format_size(plan.predicted), format_size(plan.peak),
                 f"{plan.flops:,}", f"{plan.seconds:.3g} s", "yes" if plan.fits else "no",
-            )  # fmt: skip
+            )
         return table
 
     def parts(self) -> list[Any]:
@@ -145,7 +145,7 @@ def advise(
     limit = size_in_bytes("advise: memory", memory)
     parts = _parts(loss, model, optimizer)
     if devices is not None and devices < 1:
-        raise ArgumentError(message(f"advise: devices={devices}, which is less than 1"))
+        raise ArgumentError(f"advise: devices={devices}, which is less than 1")
     if devices is not None:
         Mesh({"data": devices})  # raises if there are fewer
     function = step._function if isinstance(step, CompiledFunction) else step
@@ -168,9 +168,9 @@ def _parts(loss: Any, model: Any, optimizer: Any) -> Parts:
     given = {"loss": loss, "model": model, "optimizer": optimizer}
     if (loss is None) != (optimizer is None) or (loss is not None and model is None):
         raise ArgumentError(
-            message("advise: loss and optimizer are given together, with model, for plans that accumulate gradients",
-                    got=", ".join([name for name, one in given.items() if one is not None]))
-        )  # fmt: skip
+            "advise: loss and optimizer are given together, with model, for plans that accumulate gradients",
+            got=", ".join([name for name, one in given.items() if one is not None])
+        )
     return Parts(loss, model, optimizer)
 
 
@@ -202,17 +202,15 @@ def _costed(way: Way, limit: int) -> Plan:
     return Plan(
         way.name, way.batch, way.code, predicted, peak, report.flops, seconds_on_cpu(report.total) / way.devices,
         peak <= limit, way.devices,
-    )  # fmt: skip
+    )
 
 
 def _sized(step: Callable[..., Any], specs: tuple[Any, ...], limit: int) -> tuple[tuple[Any, ...], int]:
     """Return the arguments with a size for the batch, and that size."""
     shape: tuple[Any, ...] = getattr(specs[0], "shape", ()) if specs else ()
     if not shape:
-        raise ArgumentError(
-            message("advise: the first argument is a tensor or a hf.TensorSpec with the batch as its axis 0",
-                    got=repr(specs[:1])[:80])
-        )  # fmt: skip
+        raise ArgumentError("advise: the first argument is a tensor or a hf.TensorSpec with the batch as its axis 0",
+                            got=repr(specs[:1])[:80])
     if isinstance(shape[0], int):
         return specs, shape[0]
     size = 1

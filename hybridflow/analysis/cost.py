@@ -20,7 +20,7 @@ from hybridflow.backend.files import write_text
 from hybridflow.backend.process_memory import ProcessMemory, process_memory
 from hybridflow.core.attached import attached
 from hybridflow.core.dims import Dim
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.html import page, paragraphs_html, rich_table_html, table_html
 from hybridflow.core.mesh import Mesh
 from hybridflow.core.node import short_place, where_file_line
@@ -227,9 +227,8 @@ class CostReport(Report):
         """
         known = self._costing.graph.dims.hints
         if sizes.keys() != known.keys():
-            raise ArgumentError(
-                message(f"at: the open sizes are {sorted(known)}", got=f"{sorted(sizes)}", hint="Give one number each.")
-            )
+            raise ArgumentError(f"at: the open sizes are {sorted(known)}", got=f"{sorted(sizes)}",
+                                hint="Give one number each.")
         return report_of(replace(self._costing, sizes=dict(sizes)))
 
     def against_xla(self) -> XlaCheck:
@@ -240,7 +239,7 @@ class CostReport(Report):
         """
         sizes = self.sizes
         if sizes is None:
-            raise ArgumentError(message("against_xla: XLA compiles for sizes", hint="Choose some with .at(...)."))
+            raise ArgumentError("against_xla: XLA compiles for sizes", hint="Choose some with .at(...).")
         executable = self._costing.compile(sizes)
         counted = counts_of(executable.lower())
         needed: Any = executable.compiled.memory_analysis()
@@ -372,7 +371,7 @@ class CostReport(Report):
         picture = timeline_svg(self.memory, self.name)
         if not picture:
             why = "its sizes are open" if self.sizes is None else "it stores nothing beside its inputs and results"
-            raise ArgumentError(message(f"to_svg: there is nothing to draw for {self.name}: {why}"))
+            raise ArgumentError(f"to_svg: there is nothing to draw for {self.name}: {why}")
         write_text(path, picture)
 
 
@@ -433,7 +432,7 @@ def report_of(costing: Costing) -> CostReport:
         costing.name, nodes, tuple(_lines(costs, memory, costing.sizes)), total(costs), memory,
         tuple(_notes(costs, costing)), costing.sizes, bounds,
         None if bounds is None else total(node_costs(costing.graph, bounds)), sent, costing,
-    )  # fmt: skip
+    )
 
 
 def cost_body(report: CostReport) -> str:
@@ -451,7 +450,7 @@ def cost_body(report: CostReport) -> str:
         (one.name, one.result, format_count(one.flops), format_size(one.read + one.written), format_count(one.runs),
          _short(one.line), one.note)
         for one in report.nodes
-    ]  # fmt: skip
+    ]
     table = table_html(("operation", "result", "FLOPs", "moved", "runs", "line", ""), nodes)
     parts.append(f"<details><summary><b>Every operation: {len(nodes)}</b></summary>{table}</details>")
     return "\n".join(parts)
@@ -463,7 +462,7 @@ def _row(one: NodeCost) -> NodeRow:
     return NodeRow(
         one.node.op.name, results, one.node.location, cost.flops, cost.macs, cost.read, cost.written, one.runs,
         _note(one), one.inside, one.taken,
-    )  # fmt: skip
+    )
 
 
 def _note(one: NodeCost) -> str:
@@ -523,7 +522,7 @@ def _lines(report: list[NodeCost], memory: Memory, sizes: Sizes | None) -> list[
         rows[line] = replace(
             row, flops=row.flops + cost.flops, macs=row.macs + cost.macs, read=row.read + cost.read,
             written=row.written + cost.written, operations=row.operations + 1,
-        )  # fmt: skip
+        )
     result = list(rows.values())
     if sizes is not None:
         result.sort(key=lambda row: (-row.flops, -(row.read + row.written)))

@@ -116,7 +116,7 @@ def _of_compiler(graph: Graph, given: Sequence[Array], traced: _Traced) -> str:
     """Return the first operation whose compiled value is not its own, given the same inputs."""
     edges = [
         (node, index) for node in graph.nodes if node.op is not CONSTANT for index in range(len(node.outputs))
-    ]  # fmt: skip
+    ]
     whole = replace(graph, outputs=tuple(edges))
     passed, _ = run_passes(whole, differentiable=False)
     sizes = bind_sizes(graph, given) if graph.dims.hints else {}

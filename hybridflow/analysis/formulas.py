@@ -21,7 +21,7 @@ _SYMBOLS = {
     "__pow__": "**", "__matmul__": "@", "__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">=",
     "__eq__": "==", "__ne__": "!=", "__and__": "&", "__or__": "|", "__xor__": "^", "__lshift__": "<<",
     "__rshift__": ">>",
-}  # fmt: skip
+}
 _SIGNS = {"__neg__": "-", "__pos__": "+", "__invert__": "~"}
 SHOWN = 12
 """The largest number of elements that a cell of a table shows one by one."""

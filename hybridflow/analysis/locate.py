@@ -64,7 +64,7 @@ class Located:
         if self.kind is None:
             return "every value is finite and every check holds"
         what = {"nan": "the first NaN", "inf": "the first infinity", "check": "a check does not hold",
-                "error": "an operation fails"}[self.kind]  # fmt: skip
+                "error": "an operation fails"}[self.kind]
         lines = [f"{what}, in the {self.phase} pass" + (f": {self.op}" if self.op else "")]
         if self.where:
             lines.append(f"  at {self.where}: {self.source}")

@@ -289,4 +289,4 @@ def _alive(report: Buffers) -> tuple[Held, ...]:
             None if node is None else node.location,
         )
         for value, node in report.alive
-    ])  # fmt: skip
+    ])

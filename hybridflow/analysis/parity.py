@@ -16,7 +16,7 @@ from hybridflow.analysis.same import Judgement, judge
 from hybridflow.analysis.subnormals import first_subnormal
 from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.dtypes import is_differentiable, kind_of
-from hybridflow.core.errors import ArgumentError, ParityError, message
+from hybridflow.core.errors import ArgumentError, ParityError
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.tensor import Tensor, as_tensor, host_array
 from hybridflow.core.variable import Variable
@@ -114,9 +114,9 @@ def check_parity(
         trace, assigned = rehearsal.trace, rehearsal.assigned
         if trace.once and len(calls) > 1:
             raise ArgumentError(
-                message(f"{compiled._name}: calls in a row cannot be compared, for each computes something else",
-                        got="; ".join(trace.record.effects), hint="Compare one call.")
-            )  # fmt: skip
+                f"{compiled._name}: calls in a row cannot be compared, for each computes something else",
+                got="; ".join(trace.record.effects), hint="Compare one call."
+            )
         signatures = [rehearsal.signature, *[compiled._trace_for(*call)[1] for call in calls[1:]]]
         inputs = _inputs(rehearsal, signatures)
         with run_eagerly():
@@ -341,10 +341,6 @@ def assert_same(function: Any, /, *args: Any, gradients: bool = False, **kwargs:
         checks.append(check_gradients_parity(compiled, call))
     lines = [line for parity in checks for line in parity.differences()]
     if lines:
-        raise ParityError(
-            message(
-                f"{compiled._name}: eager and compiled results differ by more than rounding",
-                got="\n       ".join(lines),
-                hint="hf.compare(fn, ...) shows every output; fn.graph(...) shows what was compiled.",
-            )
-        )
+        raise ParityError(f"{compiled._name}: eager and compiled results differ by more than rounding",
+                          got="\n       ".join(lines),
+                          hint="hf.compare(fn, ...) shows every output; fn.graph(...) shows what was compiled.")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hybridflow.core.device import device_of, place
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.variable import GradientCell, Variable
 from hybridflow.guards.journal import python_state_kept
 from hybridflow.guards.signature import Signature
@@ -70,10 +70,9 @@ def rehearsed(compiled: CompiledFunction[Any, Any], call: Call) -> Generator[Reh
             trace, signature = compiled._trace_for(*call)
             traced = time.perf_counter() - start
         if trace.created:
-            raise ArgumentError(
-                message(f"{compiled._name}: creates Variables at one call after another, so no two are alike",
-                        got=", ".join(trace.record.created), hint="Call it until they are there, and compare then.")
-            )  # fmt: skip
+            raise ArgumentError(f"{compiled._name}: creates Variables at one call after another, so no two are alike",
+                                got=", ".join(trace.record.created),
+                                hint="Call it until they are there, and compare then.")
         if trace.effects is not None:
             trace.effects.tell(state)  # a trace that was there already has told nothing
         variables = list(trace.variables(signature))

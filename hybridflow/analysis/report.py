@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from hybridflow.backend.files import write_bytes
-from hybridflow.core.errors import MissingPackageError, message
+from hybridflow.core.errors import MissingPackageError
 from hybridflow.core.html import page as page
 
 EAGER, COMPILED = "#c1440e", "#1f5fa8"
@@ -40,9 +40,8 @@ def empty_figure(width: float, height: float) -> Any:
     try:
         from matplotlib.figure import Figure  # an extra, and slow to import
     except ImportError:
-        raise MissingPackageError(
-            message("plot: needs matplotlib, which is not installed", hint="Run pip install 'hybridflow[viz]'.")
-        ) from None
+        raise MissingPackageError("plot: needs matplotlib, which is not installed",
+                                  hint="Run pip install 'hybridflow[viz]'.") from None
     return Figure(figsize=(width, height), layout="constrained")
 
 

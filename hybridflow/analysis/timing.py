@@ -78,7 +78,7 @@ class Timing:
             "median": self.median, "low": self.low, "high": self.high, "calls": self.calls,
             "interval": None if high == inf else [low, high], "turns": list(self.turns),
             "processor": list(self.processor), "others": self.others,
-        }  # fmt: skip
+        }
 
     def __str__(self) -> str:
         low, high = self.interval

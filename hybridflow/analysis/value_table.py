@@ -16,7 +16,7 @@ from hybridflow.analysis.report import titled_table
 from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.context import context_of
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.report import Report
 from hybridflow.core.tensor import Tensor, asarray, make_tensor
@@ -111,9 +111,8 @@ class ValueTable(Report):
         for row in self.rows:
             if row.name == name:
                 return row
-        raise ArgumentError(
-            message(f"table: {self.name} has no value {name!r}", hint=f"There are {[row.name for row in self.rows]}.")
-        )
+        raise ArgumentError(f"table: {self.name} has no value {name!r}",
+                            hint=f"There are {[row.name for row in self.rows]}.")
 
     def tables(self) -> list[Table]:
         """Return the table of values and the table of costs, for `rich`."""
@@ -151,7 +150,7 @@ class ValueTable(Report):
                 "is_result": row.is_result, "where": row.where,
             }
             for row in self.rows
-        ]  # fmt: skip
+        ]
         costs = {name: getattr(self.costs, name) for name in ("value", "reverse", "forward", "inputs", "results")}
         direction = {name: value.tolist() for name, value in self.direction.items()}
         return {"name": self.name, "rows": rows, "direction": direction, "costs": costs}
@@ -226,10 +225,10 @@ class _Maker:
         self.results = [edge for edge in self.graph.outputs[: replay.results] if differentiable(edge)]
         if not self.results:
             raise ArgumentTypeError(
-                message(f"table: {self.graph.name} returns no tensor of floats, so there is nothing to differentiate",
-                        got=", ".join(map(str, self.graph.output_specs[: replay.results])) or "no tensor",
-                        hint="Return the value whose derivatives you want, for example a loss.")
-            )  # fmt: skip
+                f"table: {self.graph.name} returns no tensor of floats, so there is nothing to differentiate",
+                got=", ".join(map(str, self.graph.output_specs[: replay.results])) or "no tensor",
+                hint="Return the value whose derivatives you want, for example a loss."
+            )
 
     def made(self, tangents: Mapping[str, Any] | None) -> ValueTable:
         """Run the graph, once, and return the table."""
@@ -247,7 +246,7 @@ class _Maker:
         direction = {
             self.names[node, 0]: one.numpy() for node, one in zip(self.graph.inputs, start, strict=True)
             if one is not None
-        }  # fmt: skip
+        }
         return ValueTable(self.graph.name, tuple(rows), direction, self._costs(inputs, start))
 
     def _edges(self) -> list[Edge]:
@@ -292,16 +291,13 @@ class _Maker:
         for name, value in given.items():
             if name not in floats:
                 what = "has no derivative" if name in names else "is no input"
-                raise ArgumentError(
-                    message(f"table: the tangent of {name!r}, which {what}", hint=f"Inputs of floats: {list(floats)}.")
-                )
+                raise ArgumentError(f"table: the tangent of {name!r}, which {what}",
+                                    hint=f"Inputs of floats: {list(floats)}.")
             like = inputs[floats[name]]
             start[floats[name]] = tangent = asarray(value, dtype=like.dtype)
             if tangent.shape != like.shape:
-                raise ShapeError(
-                    message(f"table: the tangent of {name!r} has shape {tangent.shape}, the input {like.shape}",
-                            hint="Give it the input's shape.")
-                )  # fmt: skip
+                raise ShapeError(f"table: the tangent of {name!r} has shape {tangent.shape}, the input {like.shape}",
+                                 hint="Give it the input's shape.")
         return start
 
     def _costs(self, inputs: Sequence[Tensor], start: Sequence[Tensor | None]) -> ModeCosts:

@@ -13,7 +13,7 @@ from hybridflow.analysis.first_difference import Eager, first_difference
 from hybridflow.analysis.parity import STRUCTURE, arrays_of, chained, names_of_leaves
 from hybridflow.analysis.same import judge
 from hybridflow.core.context import context_of, current
-from hybridflow.core.errors import HybridflowError, ParityError, TraceError, first_line, message
+from hybridflow.core.errors import HybridflowError, ParityError, TraceError, first_line
 from hybridflow.core.node import Where, format_where, next_sequence, user_place
 from hybridflow.core.pending import settle_calls
 from hybridflow.core.profiling import PROFILER
@@ -127,7 +127,7 @@ class _Call:
     def __init__(
         self, function: CompiledFunction[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], inputs: Any,
         number: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.function = function
         self.args = args
         self.kwargs = kwargs
@@ -171,7 +171,7 @@ class _Call:
     def _judged(
         self, trace: Trace | None, given: list[Array] | None, state: _State, compiled: _Outcome,
         after: list[Any], journal: Journal, reachable: Reachable,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """Run the call eagerly, and return the compiled result if that is the same."""
         stored, present = journal.now(), state.gradients()
         try:
@@ -203,11 +203,9 @@ class _Call:
             return compiled.result
         state.restore()
         raise ParityError(
-            message(
-                f"{self.function._name}: call {self.number} is not the same eager and compiled\n  {operation}",
-                got="\n       ".join(lines),
-                hint="The call changed nothing. fn.explain() says what the trace relies on; hf.compare shows more.",
-            )
+            f"{self.function._name}: call {self.number} is not the same eager and compiled\n  {operation}",
+            got="\n       ".join(lines),
+            hint="The call changed nothing. fn.explain() says what the trace relies on; hf.compare shows more."
         ) from (eager.error or compiled.error)
 
     def _eagerly(self, state: _State, journal: Journal, binder: Any) -> tuple[_Outcome, _Overlay]:
@@ -227,7 +225,7 @@ class _Call:
     def _differences(
         self, trace: Trace | None, given: list[Array] | None, state: _State, compiled: _Outcome, after: list[Any],
         eager: _Outcome, overlay: _Overlay,
-    ) -> Iterator[str]:  # fmt: skip
+    ) -> Iterator[str]:
         """Yield a line for each result and Variable that differs."""
         if compiled.error is not None or eager.error is not None:
             if not _same_error(compiled.error, eager.error):
@@ -260,7 +258,7 @@ class _Call:
     def _first(
         self, trace: Trace | None, given: list[Array] | None, state: _State, compiled: _Outcome, after: list[Any],
         journal: Journal,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Return the text about the first operation that differs."""
         if trace is None or given is None:
             return "no operation: tracing it failed"

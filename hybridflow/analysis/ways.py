@@ -82,7 +82,7 @@ def _recomputed(model: Any, step: Callable[..., Any], specs: tuple[Any, ...], ba
     yield Way(
         f"{len(blocks)} checkpoints", f"{''.join(lines)}step = hf.compile(step)", step, specs, batch, {}, 0,
         applied=lambda: _policies_kept(model, patterns),
-    )  # fmt: skip
+    )
 
 
 def _blocks(model: Any) -> list[str]:
@@ -139,7 +139,7 @@ def _on_devices(model: Any, step: Callable[..., Any], specs: tuple[Any, ...], ba
     return Way(
         f"FSDP over {count} devices", code, step, specs, batch, {"mesh": mesh, "batch": "data"}, 1, count,
         lambda: _laid_out(model, mesh),
-    )  # fmt: skip
+    )
 
 
 @contextmanager

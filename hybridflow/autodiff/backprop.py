@@ -26,7 +26,7 @@ from hybridflow.core.context import current
 from hybridflow.core.device import place
 from hybridflow.core.dispatch import as_arrays, quick_to_compile, run_raw
 from hybridflow.core.dtypes import LOW_PRECISION, is_differentiable
-from hybridflow.core.errors import GradientError, HybridflowError, message
+from hybridflow.core.errors import GradientError, HybridflowError
 from hybridflow.core.forked import require_xla
 from hybridflow.core.node import Edge, Node, in_gradient
 from hybridflow.core.op import REGISTRY, Flat, Joint, No, Op, Stops
@@ -143,9 +143,7 @@ def rule_of(op: Op) -> Callable[..., Any]:
         GradientError: if the op has no gradient.
     """
     if isinstance(op.vjp, No):
-        raise GradientError(
-            message(f"{op.name}: has no gradient: {op.vjp.why}", hint="Use hf.stop_gradient if none is wanted.")
-        )
+        raise GradientError(f"{op.name}: has no gradient: {op.vjp.why}", hint="Use hf.stop_gradient if none is wanted.")
     return op.vjp
 
 
@@ -398,9 +396,7 @@ class BoundEngine:
             assert node.saved is not None
             value = node.saved[index + 1]
             if value is None:
-                raise GradientError(
-                    message(f"{node.op.name}: its second-order gradient needs an input that was not saved")
-                )
+                raise GradientError(f"{node.op.name}: its second-order gradient needs an input that was not saved")
             xs.append(make_tensor(value, edge))
         expose = node.op.saves.expose
         if expose is not None:
@@ -415,7 +411,7 @@ class BoundEngine:
         hidden = op.hidden_outputs({**attrs, "residuals": True})
         y = outputs if op.saves.y else tuple([
             output if index >= len(outputs) - hidden else output.spec for index, output in enumerate(outputs)
-        ])  # fmt: skip
+        ])
         g = tuple(cotangents)
         return apply_rule(
             rule_of(op), PUBLIC, g[0] if len(g) == 1 else g, [y[0] if len(y) == 1 else y, *xs], attrs, wanted

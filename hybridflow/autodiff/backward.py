@@ -13,7 +13,7 @@ from hybridflow.autodiff.walk import Engine
 from hybridflow.core.context import current
 from hybridflow.core.dispatch import as_arrays
 from hybridflow.core.dtypes import is_differentiable
-from hybridflow.core.errors import GradientError, NonScalarError, message
+from hybridflow.core.errors import GradientError, NonScalarError
 from hybridflow.core.functions import as_traced
 from hybridflow.core.node import FOREVER, Edge, Node
 from hybridflow.core.notes import Notes, requires
@@ -50,11 +50,9 @@ def backward(self: Tensor | Variable, gradient: Any = None, retain_graph: bool =
     target = as_tensor(self)
     edge = known_edge(target)
     if edge is None or not requires(edge) or not is_differentiable(target.dtype):
-        raise GradientError(
-            message("backward: the tensor does not require a gradient", got=describe(target),
-                    hint="Compute it, outside of hf.no_grad(), from hf.tensor(x, requires_grad=True) or "
-                         "hf.Variable(x, requires_grad=True).")
-        )  # fmt: skip
+        raise GradientError("backward: the tensor does not require a gradient", got=describe(target),
+                            hint="Compute it, outside of hf.no_grad(), from hf.tensor(x, requires_grad=True) or "
+                                 "hf.Variable(x, requires_grad=True).")
     tracer = current().tracer
     walk = _Backward(edge, tracer if isinstance(tracer, GraphBuilder) else None)
     walk.run(edge, _seed(target, gradient))
@@ -104,10 +102,8 @@ def _seed(target: Tensor, gradient: Any) -> Tensor:
     if gradient is not None:
         return checked_like(gradient, target, "backward")
     if target.size != 1:
-        raise NonScalarError(
-            message(f"backward: the tensor has shape {target.shape}, so its gradient must be given",
-                    got=describe(target), hint="Reduce it first, or pass gradient= of its shape.")
-        )  # fmt: skip
+        raise NonScalarError(f"backward: the tensor has shape {target.shape}, so its gradient must be given",
+                             got=describe(target), hint="Reduce it first, or pass gradient= of its shape.")
     return ones(target)
 
 
@@ -156,13 +152,13 @@ class _Backward:
         if is_freed(node, self.tracer):
             rule = node.op.vjp
             why = rule.why if isinstance(rule, _Freed) else _AGAIN
-            raise GradientError(message(f"backward: the graph goes through {node.op.name}: {why}"))
+            raise GradientError(f"backward: the graph goes through {node.op.name}: {why}")
         if node.op is INPUT:
             raise GradientError(
-                message("backward: the gradient would be written to a tensor made outside of this trace",
-                        got=f"{node.attrs['name']}: {node.spec()}",
-                        hint="Use hf.Variable(x, requires_grad=True), or call backward where the tensor was made.")
-            )  # fmt: skip
+                "backward: the gradient would be written to a tensor made outside of this trace",
+                got=f"{node.attrs['name']}: {node.spec()}",
+                hint="Use hf.Variable(x, requires_grad=True), or call backward where the tensor was made."
+            )
 
     def run(self, edge: Edge, seed: Tensor) -> None:
         """Walk back, and compute the new gradient of every leaf."""

@@ -14,7 +14,7 @@ from hybridflow.core import structures
 from hybridflow.core.context import CONTEXT
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import is_differentiable
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from hybridflow.core.functions import as_traced
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.op import No, Op, register
@@ -57,10 +57,8 @@ def fresh_primals(name: str, tree: Any) -> Any:
     def convert(path: Any, leaf: Any) -> Tensor:
         tensor = as_tensor(leaf)
         if not is_differentiable(tensor.dtype):
-            raise DTypeError(
-                message(f"{name}: argument{jax.tree_util.keystr(path)} is {tensor.dtype}, which has no gradient",
-                        got=str(tensor.spec), hint="Pass a float, or leave it out of argnums.")
-            )  # fmt: skip
+            raise DTypeError(f"{name}: argument{jax.tree_util.keystr(path)} is {tensor.dtype}, which has no gradient",
+                             got=str(tensor.spec), hint="Pass a float, or leave it out of argnums.")
         return fresh(tensor)
 
     leaves, structure = structures.with_paths(tree)
@@ -77,10 +75,8 @@ def fresh_arguments(name: str, args: tuple[Any, ...], numbers: tuple[int, ...]) 
     arguments = list(args)
     for number in numbers:
         if not -len(args) <= number < len(args):
-            raise ArgumentError(
-                message(f"{name}: argnums has {number}, the call has {len(args)} positional arguments",
-                        hint="Pass the arguments to differentiate by position.")
-            )  # fmt: skip
+            raise ArgumentError(f"{name}: argnums has {number}, the call has {len(args)} positional arguments",
+                                hint="Pass the arguments to differentiate by position.")
         arguments[number] = fresh_primals(name, args[number])
     return arguments
 
@@ -190,10 +186,8 @@ def grad(fn: Callable[P, Any], argnums: int | tuple[int, ...] = 0, has_aux: bool
 def with_aux(result: Any) -> tuple[Any, Any]:
     """Return a function's result after checking that it is a pair ``(result, aux)``."""
     if not isinstance(result, tuple) or len(result) != 2:
-        raise ArgumentTypeError(
-            message("grad: with has_aux the function must return (result, aux)", got=f"a {type(result).__name__}",
-                    hint="Return a tuple of two, or leave has_aux out.")
-        )  # fmt: skip
+        raise ArgumentTypeError("grad: with has_aux the function must return (result, aux)",
+                                got=f"a {type(result).__name__}", hint="Return a tuple of two, or leave has_aux out.")
     return result
 
 
@@ -201,16 +195,10 @@ def require_scalar(value: Any) -> None:
     """Raise unless a function's result is one floating-point tensor of shape ()."""
     leaves, _ = flatten(value)
     if len(leaves) != 1 or not isinstance(leaves[0], Tensor):
-        raise ArgumentTypeError(
-            message(f"grad: the function must return one tensor, it returned {type(value).__name__}",
-                    hint="Return the loss alone, or (loss, aux) with has_aux=True.")
-        )  # fmt: skip
+        raise ArgumentTypeError(f"grad: the function must return one tensor, it returned {type(value).__name__}",
+                                hint="Return the loss alone, or (loss, aux) with has_aux=True.")
     if leaves[0].shape != ():
-        raise ShapeError(
-            message(f"grad: the result must be a scalar, its shape is {leaves[0].shape}", got=str(leaves[0].spec),
-                    hint="Reduce it with hf.sum or hf.mean, or use hf.vjp.")
-        )  # fmt: skip
+        raise ShapeError(f"grad: the result must be a scalar, its shape is {leaves[0].shape}", got=str(leaves[0].spec),
+                         hint="Reduce it with hf.sum or hf.mean, or use hf.vjp.")
     if not is_differentiable(leaves[0].dtype):
-        raise DTypeError(
-            message(f"grad: the result is {leaves[0].dtype}, which has no gradient", got=str(leaves[0].spec))
-        )
+        raise DTypeError(f"grad: the result is {leaves[0].dtype}, which has no gradient", got=str(leaves[0].spec))

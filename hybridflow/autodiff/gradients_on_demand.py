@@ -81,7 +81,7 @@ def differentiable_on_demand(
 
     def made(index: int, value: Any) -> Tensor:
         node = make_node(_GRADIENT, inputs, {"deferred": deferred, "index": index}, ((value.shape, value.dtype),),
-                         where=where, backend="host")  # fmt: skip
+                         where=where, backend="host")
         node.stamp = FOREVER
         _DEFERRED.add(node)
         return make_tensor(value, (node, 0))

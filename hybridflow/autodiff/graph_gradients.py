@@ -11,7 +11,7 @@ from hybridflow.autodiff.seeds import ones
 from hybridflow.autodiff.walk import EVER, reachable
 from hybridflow.core.context import current
 from hybridflow.core.dtypes import is_differentiable
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError
 from hybridflow.core.node import Edge
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
 from hybridflow.core.variable import Variable
@@ -23,10 +23,8 @@ def gradients(graph: Graph, ys: Any, xs: Any, output_gradients: Any) -> Any:
     """Add gradients to a hand-made graph; see `Graph.gradients`."""
     tracer = current().tracer
     if not isinstance(tracer, Construction) or tracer.graph is not graph:
-        raise TraceError(
-            message("gradients: they are operations of the graph, and its block has ended",
-                    hint="Ask for them inside `with graph:`.")
-        )  # fmt: skip
+        raise TraceError("gradients: they are operations of the graph, and its block has ended",
+                         hint="Ask for them inside `with graph:`.")
     targets = [tracer.used(tracer.own_edge(_tensor(leaf))) for leaf in flatten(ys)[0]]
     sources, tree = flatten(xs)
     edges = [tracer.own_edge(_tensor(leaf)) for leaf in sources]
@@ -42,10 +40,8 @@ def _floats(edge: Edge) -> bool:
 
 def _tensor(leaf: Any) -> Any:
     if not isinstance(leaf, Tensor | Variable):
-        raise ArgumentTypeError(
-            message(f"gradients: a {type(leaf).__name__} is no tensor", got=repr(leaf)[:60],
-                    hint="Pass tensors and Variables of the graph.")
-        )  # fmt: skip
+        raise ArgumentTypeError(f"gradients: a {type(leaf).__name__} is no tensor", got=repr(leaf)[:60],
+                                hint="Pass tensors and Variables of the graph.")
     return leaf
 
 
@@ -55,10 +51,8 @@ def _seeds(targets: Sequence[Edge], output_gradients: Any) -> list[Tensor]:
         return [ones(tensor) for tensor in tensors]
     given = [as_tensor(leaf) for leaf in flatten(output_gradients)[0]]
     if [one.spec for one in given] != [tensor.spec for tensor in tensors]:
-        raise ArgumentError(
-            message("gradients: output_gradients are unlike the targets",
-                    got=f"{[str(one.spec) for one in given]} for {[str(tensor.spec) for tensor in tensors]}",
-                    hint="Give one per target, of its shape and dtype.")
-        )  # fmt: skip
+        raise ArgumentError("gradients: output_gradients are unlike the targets",
+                            got=f"{[str(one.spec) for one in given]} for {[str(tensor.spec) for tensor in tensors]}",
+                            hint="Give one per target, of its shape and dtype.")
     return given
 

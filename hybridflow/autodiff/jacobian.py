@@ -10,7 +10,7 @@ from hybridflow.autodiff.vectorize import InnerBuilder, Recent, run_mapped, trac
 from hybridflow.autodiff.walk import Engine, connected
 from hybridflow.core import structures
 from hybridflow.core.attrs import attrs_key
-from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ShapeError
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.op import REGISTRY
 from hybridflow.core.tensor import Tensor, make_tensor
@@ -34,7 +34,7 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
 def require_choice(what: str, word: str) -> None:
     """Raise unless a word is a valid `unconnected_gradients`."""
     if word not in _CHOICES:
-        raise ArgumentError(message(f"{what}: unconnected_gradients={word!r} is not one of {list(_CHOICES)}"))
+        raise ArgumentError(f"{what}: unconnected_gradients={word!r} is not one of {list(_CHOICES)}")
 
 
 class Jacobians:
@@ -161,11 +161,9 @@ class Jacobians:
 def _require_same_batch(target: Tensor, source: Tensor | Variable) -> None:
     if target.shape[:1] == source.shape[:1] != ():
         return
-    raise ShapeError(
-        message(f"batch_jacobian: the target has shape {target.shape} and the source {source.shape}, "
-                "which do not begin with one batch size",
-                got=f"{target.spec} for {source.spec}", hint="Use tape.jacobian where there is no common batch axis.")
-    )  # fmt: skip
+    raise ShapeError(f"batch_jacobian: the target has shape {target.shape} and the source {source.shape}, "
+                     "which do not begin with one batch size", got=f"{target.spec} for {source.spec}",
+                     hint="Use tape.jacobian where there is no common batch axis.")
 
 
 # -- the walk as a graph ------------------------------------------------------------------------------------------
@@ -335,7 +333,7 @@ class Pullback:
              tuple([number(edge) for edge in node.inputs]),
              tuple([number((node, i)) for i in range(len(node.outputs))]))
             for node in self._walked
-        ])  # fmt: skip
+        ])
         sources = tuple([tuple([number(edge) for edge in edges]) for edges in self._sources])
         return nodes, number(self._target), sources, tuple(specs)
 

@@ -68,4 +68,4 @@ _TESTED = No("made by gradients of loops; tested in tests/test_unbounded_loops.p
 NO_GRADIENT = register(
     Op("no_gradient", No("there is none"), _lower, _infer, Stops("there is none"), samples=_TESTED,
        onnx=No("there is none"))
-)  # fmt: skip
+)

@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridflow.autodiff.backward import original
 from hybridflow.autodiff.graph_ops import CALL
-from hybridflow.core.errors import GradientError, message
+from hybridflow.core.errors import GradientError
 from hybridflow.core.node import Edge, Node, make_node
 from hybridflow.core.op import REGISTRY
 from hybridflow.core.spec import make_spec
@@ -126,9 +126,9 @@ class _Maker:
         op, attrs, specs = original(node.op), node.attrs, node.specs
         if "tensor_rule" in op.traits:
             raise GradientError(
-                message(f"graph: {op.name} at {node.location} has no graph: its forward pass was not recorded as one",
-                        hint="Leave custom gradients out of what is to become a graph.")
-            )  # fmt: skip
+                f"graph: {op.name} at {node.location} has no graph: its forward pass was not recorded as one",
+                hint="Leave custom gradients out of what is to become a graph."
+            )
         graph = attrs.get("graph")
         if isinstance(graph, Graph) and REGISTRY.get(op.name) is not op:
             # A compiled call: drop the outputs that only its gradient rule reads.
@@ -136,7 +136,7 @@ class _Maker:
         edges = tuple([
             self._value(node, position) if edge is None else self.moved[edge]
             for position, edge in enumerate(node.inputs)
-        ])  # fmt: skip
+        ])
         copy = make_node(op, edges, attrs, specs, where=node.where)
         self.nodes.append(copy)
         for index in range(len(specs)):

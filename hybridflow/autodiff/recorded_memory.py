@@ -119,7 +119,7 @@ class RecordedMemory(Report, Sequence[SavedArray]):
                  "uses": one.uses}
                 for one in self._saved
             ],
-        }  # fmt: skip
+        }
 
     def parts(self) -> list[str]:
         """Return the sums, the lines that keep most, and the peak."""

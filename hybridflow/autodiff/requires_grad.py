@@ -112,29 +112,25 @@ def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
             self.trainable = bool(requires_grad)
         if self._notes is None and requires_grad:
             raise ArgumentTypeError(
-                message(f"requires_grad_: Variable {self.name!r} was made with requires_grad=False, and keeps it",
-                        hint="Make it with hf.Variable(value, requires_grad=True).")
-            )  # fmt: skip
+                f"requires_grad_: Variable {self.name!r} was made with requires_grad=False, and keeps it",
+                hint="Make it with hf.Variable(value, requires_grad=True)."
+            )
         return cast(Any, self)
     edge = _inner_edge(self, "requires_grad_")
     notes = notes_at(edge)
     leaf = notes is not None and notes.leaf
     if not requires_grad:
         if requires(edge) and not leaf:
-            raise GradientError(
-                message("requires_grad_: only a leaf can stop requiring a gradient", got=describe(self),
-                        hint="Use x.detach() to go on without one.")
-            )  # fmt: skip
+            raise GradientError("requires_grad_: only a leaf can stop requiring a gradient", got=describe(self),
+                                hint="Use x.detach() to go on without one.")
         if edge is not None and leaf:
             edge[0].stamp = next_sequence()
         return self
     if requires(edge):
         return self
     if not is_differentiable(self.dtype):
-        raise DTypeError(
-            message(f"requires_grad: {self.dtype} has no gradient", got=describe(self),
-                    hint="Cast to a float first, for example .astype(hf.float32).")
-        )  # fmt: skip
+        raise DTypeError(f"requires_grad: {self.dtype} has no gradient", got=describe(self),
+                         hint="Cast to a float first, for example .astype(hf.float32).")
     edge = watch_tensor(self) if self._value is not None else cast(GraphBuilder, current().tracer).source(self)
     take_notes(edge).leaf = True
     edge[0].stamp = FOREVER
@@ -192,11 +188,9 @@ def _inner_edge(value: Tensor, what: str) -> Edge | None:
     """
     edge = known_edge(value)
     if edge is not None and edge[0].scope is not None and edge[0].op is INPUT:
-        raise TraceError(
-            message(f"{what}: asked of a tensor that was made outside of the compiled function, branch or loop",
-                    got=f"{edge[0].attrs['name']}: {value.spec}",
-                    hint="Use x.detach().requires_grad_() inside, or hf.Variable(x, requires_grad=True).")
-        )  # fmt: skip
+        raise TraceError(f"{what}: asked of a tensor that was made outside of the compiled function, branch or loop",
+                         got=f"{edge[0].attrs['name']}: {value.spec}",
+                         hint="Use x.detach().requires_grad_() inside, or hf.Variable(x, requires_grad=True).")
     return edge
 
 
@@ -207,7 +201,7 @@ def grad(self: Tensor | Variable) -> Tensor | None:
         return read_gradient(notes)
     if requires_grad(self):
         text = message("grad: a tensor that is no leaf keeps no gradient", got=describe(self),
-                       hint="Call .retain_grad() on it before .backward(), or read a leaf's .grad.")  # fmt: skip
+                       hint="Call .retain_grad() on it before .backward(), or read a leaf's .grad.")
         warnings.warn(text, UserWarning, stacklevel=2)
     return None
 
@@ -219,10 +213,8 @@ def _set_grad(self: Tensor | Variable, gradient: Any) -> None:
             write_gradient(notes, None)
         return
     if notes is None or not notes.leaf:
-        raise GradientError(
-            message("grad: only a leaf that requires a gradient can be given one", got=describe(self),
-                    hint="Make it with hf.tensor(x, requires_grad=True).")
-        )  # fmt: skip
+        raise GradientError("grad: only a leaf that requires a gradient can be given one", got=describe(self),
+                            hint="Make it with hf.tensor(x, requires_grad=True).")
     write_gradient(notes, checked_like(gradient, self, "grad"))
 
 
@@ -236,15 +228,11 @@ def checked_like(value: Any, like: Tensor | Variable, what: str) -> Tensor:
         value = asarray(value, dtype=like.dtype)
     made = as_tensor(value)
     if made.shape != like.shape:
-        raise ShapeError(
-            message(f"{what}: the gradient has shape {made.shape}, the tensor {like.shape}",
-                    got=f"{made.spec} for {like.spec}", hint="Give it the tensor's shape.")
-        )  # fmt: skip
+        raise ShapeError(f"{what}: the gradient has shape {made.shape}, the tensor {like.shape}",
+                         got=f"{made.spec} for {like.spec}", hint="Give it the tensor's shape.")
     if made.dtype != like.dtype:
-        raise DTypeError(
-            message(f"{what}: the gradient is {made.dtype}, the tensor {like.dtype}",
-                    got=f"{made.spec} for {like.spec}", hint=f"Cast it with .astype(hf.{like.dtype}).")
-        )  # fmt: skip
+        raise DTypeError(f"{what}: the gradient is {made.dtype}, the tensor {like.dtype}",
+                         got=f"{made.spec} for {like.spec}", hint=f"Cast it with .astype(hf.{like.dtype}).")
     return detach(made)
 
 
@@ -276,10 +264,8 @@ def _followed_notes(value: Tensor | Variable, what: str) -> Notes:
     else:
         edge = _inner_edge(value, what)
     if edge is None or not requires_grad(value):
-        raise GradientError(
-            message(f"{what}: the tensor does not require a gradient", got=describe(value),
-                    hint="Make it, or what it is computed from, with requires_grad=True.")
-        )  # fmt: skip
+        raise GradientError(f"{what}: the tensor does not require a gradient", got=describe(value),
+                            hint="Make it, or what it is computed from, with requires_grad=True.")
     return take_notes(edge)
 
 
@@ -311,13 +297,13 @@ def register_hook(self: Tensor, hook: Callable[[Tensor], Any]) -> HookHandle:
         ArgumentTypeError: if the hook cannot be called.
     """
     if not callable(hook):
-        raise ArgumentTypeError(message("register_hook: the hook cannot be called", got=repr(hook)[:60]))
+        raise ArgumentTypeError("register_hook: the hook cannot be called", got=repr(hook)[:60])
     notes = _followed_notes(self, "register_hook")
     if notes.cell is not None and is_tracing():
         raise TraceError(
-            message("register_hook: a Variable's hook is given inside a compiled function, which every call would do",
-                    got=describe(self), hint="Register it once, outside.")
-        )  # fmt: skip
+            "register_hook: a Variable's hook is given inside a compiled function, which every call would do",
+            got=describe(self), hint="Register it once, outside."
+        )
     number = next(_numbers)
     notes.hooks[number] = hook
     return HookHandle(notes, number)

@@ -10,7 +10,7 @@ from hybridflow.autodiff.jacobian import flatten
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.context import current
 from hybridflow.core.device import place
-from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message, structure_text
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, structure_text
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, make_tensor
 from hybridflow.core.variable import Variable
 
@@ -32,25 +32,20 @@ def seeds_of(targets: list[Tensor], output_gradients: Any, target: Any) -> list[
     leaves, tree = flatten(output_gradients)
     _, expected = flatten(target)
     if tree != expected:
-        raise ArgumentError(
-            message(f"gradient: output_gradients have structure {structure_text(tree)}, "
-                    f"the target {structure_text(expected)}", hint="Give one output gradient per target, or None.")
-        )  # fmt: skip
+        raise ArgumentError(f"gradient: output_gradients have structure {structure_text(tree)}, "
+                            f"the target {structure_text(expected)}",
+                            hint="Give one output gradient per target, or None.")
     seeds: list[Tensor | None] = []
     for index, (leaf, tensor) in enumerate(zip(leaves, targets, strict=True)):
         seed = leaf
         if leaf is not None:
             seed = as_tensor(leaf) if hasattr(leaf, "dtype") else asarray(leaf, dtype=tensor.dtype)
         if seed is not None and seed.shape != tensor.shape:
-            raise ShapeError(
-                message(f"gradient: output_gradients[{index}] has shape {seed.shape}, its target {tensor.shape}",
-                        got=f"{seed.spec} for {tensor.spec}", hint="Give it the target's shape.")
-            )  # fmt: skip
+            raise ShapeError(f"gradient: output_gradients[{index}] has shape {seed.shape}, its target {tensor.shape}",
+                             got=f"{seed.spec} for {tensor.spec}", hint="Give it the target's shape.")
         if seed is not None and seed.dtype != tensor.dtype:
-            raise DTypeError(
-                message(f"gradient: output_gradients[{index}] is {seed.dtype}, its target {tensor.dtype}",
-                        got=f"{seed.spec} for {tensor.spec}", hint=f"Cast it with .astype(hf.{tensor.dtype}).")
-            )  # fmt: skip
+            raise DTypeError(f"gradient: output_gradients[{index}] is {seed.dtype}, its target {tensor.dtype}",
+                             got=f"{seed.spec} for {tensor.spec}", hint=f"Cast it with .astype(hf.{tensor.dtype}).")
         seeds.append(seed)
     return seeds
 

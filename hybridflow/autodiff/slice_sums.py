@@ -96,7 +96,7 @@ def _plan(graph: Graph, mapped: Mask, summed: Mask) -> _Plan:
             varying.add(node)
     products = tuple([
         _product(edge[0], varying) if add else None for edge, add in zip(graph.outputs, summed, strict=True)
-    ])  # fmt: skip
+    ])
     if all(product is None for product in products):
         return _Plan(graph, products)
     outputs: list[Edge] = []

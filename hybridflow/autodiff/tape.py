@@ -28,7 +28,6 @@ from hybridflow.core.errors import (
     DTypeError,
     TapeError,
     TapeStateError,
-    message,
 )
 from hybridflow.core.node import Edge, Node, Position, next_sequence, renew, user_place
 from hybridflow.core.notes import requires
@@ -83,9 +82,7 @@ class GradientTape(Jacobians):
 
     def __enter__(self) -> Self:
         if self._active:
-            raise TapeStateError(
-                message("GradientTape: this tape is already recording", hint="Use a second tape for nesting.")
-            )
+            raise TapeStateError("GradientTape: this tape is already recording", hint="Use a second tape for nesting.")
         if self._used and not self._persistent:
             self._clear()
         if is_tracing_memory() and not self._intervals:
@@ -118,9 +115,7 @@ class GradientTape(Jacobians):
         """
         self._require_here("pause")
         if not self._active:
-            raise TapeStateError(
-                message("pause: this tape is not recording", hint="Use it inside the tape's `with` block.")
-            )
+            raise TapeStateError("pause: this tape is not recording", hint="Use it inside the tape's `with` block.")
         self._pop()
 
     def resume(self) -> None:
@@ -132,7 +127,7 @@ class GradientTape(Jacobians):
         """
         self._require_here("resume")
         if self._active:
-            raise TapeStateError(message("resume: this tape is already recording", hint="Call pause first."))
+            raise TapeStateError("resume: this tape is already recording", hint="Call pause first.")
         self._push()
 
     @contextmanager
@@ -144,9 +139,8 @@ class GradientTape(Jacobians):
         """
         self._require_here("stop_recording")
         if not self._active:
-            raise TapeStateError(
-                message("stop_recording: this tape is not recording", hint="Use it inside the tape's `with` block.")
-            )
+            raise TapeStateError("stop_recording: this tape is not recording",
+                                 hint="Use it inside the tape's `with` block.")
         self._pop()
         try:
             yield
@@ -178,15 +172,11 @@ class GradientTape(Jacobians):
         leaves, _ = flatten(tensors)
         for leaf in leaves:
             if not isinstance(leaf, Tensor | Variable):
-                raise ArgumentTypeError(
-                    message(f"watch: a {type(leaf).__name__} cannot be watched, only tensors and Variables",
-                            got=repr(leaf)[:60], hint="Convert it first: x = hf.asarray(x); tape.watch(x).")
-                )  # fmt: skip
+                raise ArgumentTypeError(f"watch: a {type(leaf).__name__} cannot be watched, only tensors and Variables",
+                                        got=repr(leaf)[:60], hint="Convert it first: x = hf.asarray(x); tape.watch(x).")
             if not is_differentiable(leaf.dtype):
-                raise DTypeError(
-                    message(f"watch: {leaf.dtype} has no gradient", got=describe(leaf),
-                            hint="Cast to a float first, for example .astype(hf.float32).")
-                )  # fmt: skip
+                raise DTypeError(f"watch: {leaf.dtype} has no gradient", got=describe(leaf),
+                                 hint="Cast to a float first, for example .astype(hf.float32).")
         for leaf in leaves:
             if isinstance(leaf, Variable):
                 self._variables.setdefault(leaf._leaf, (leaf, {}))
@@ -218,10 +208,8 @@ class GradientTape(Jacobians):
 
     @staticmethod
     def _refuse(what: str, misuse: str) -> NoReturn:
-        raise TapeError(
-            message(f"{what}: the tape {misuse}",
-                    hint="Enter a tape and ask it on the same side of a compiled function, branch or loop.")
-        )  # fmt: skip
+        raise TapeError(f"{what}: the tape {misuse}",
+                        hint="Enter a tape and ask it on the same side of a compiled function, branch or loop.")
 
     def _home(self) -> GraphBuilder | None:
         """Return the trace that the tape recorded, if it is the current one or an outer one."""
@@ -360,14 +348,11 @@ class GradientTape(Jacobians):
     def _asked(self, what: str, target: Any, sources: Any) -> tuple[list[Tensor], list[Any], Any]:
         """Return the targets, the sources and the sources' structure, or raise if the tape may not be asked."""
         if self._used and not self._persistent:
-            raise TapeError(
-                message(f"{what}: a tape that is not persistent answers once",
-                        hint="Make it with hf.GradientTape(persistent=True).")
-            )  # fmt: skip
+            raise TapeError(f"{what}: a tape that is not persistent answers once",
+                            hint="Make it with hf.GradientTape(persistent=True).")
         if not self._entered:
-            raise TapeError(
-                message(f"{what}: the tape has never recorded", hint="Compute in `with hf.GradientTape() as tape:`.")
-            )
+            raise TapeError(f"{what}: the tape has never recorded",
+                            hint="Compute in `with hf.GradientTape() as tape:`.")
         self._require_here("gradient")
         targets = self._targets(target)
         leaves, tree = flatten(sources)
@@ -385,9 +370,7 @@ class GradientTape(Jacobians):
         """Return the targets as tensors; a Variable is read as if inside the tape's block."""
         leaves, _ = flatten(target)
         if not leaves:
-            raise ArgumentTypeError(
-                message("gradient: the target is empty", got=repr(target), hint="Pass at least one tensor.")
-            )
+            raise ArgumentTypeError("gradient: the target is empty", got=repr(target), hint="Pass at least one tensor.")
         targets: list[Tensor] = []
         for leaf in leaves:
             _require_tensor(leaf, "target")
@@ -619,7 +602,5 @@ def _tracked_edges(tensor: Tensor) -> tuple[Edge, ...]:
 
 def _require_tensor(leaf: Any, what: str) -> None:
     if not isinstance(leaf, Tensor | Variable):
-        raise ArgumentTypeError(
-            message(f"gradient: the {what} is a {type(leaf).__name__}, not a tensor", got=repr(leaf)[:60],
-                    hint="Pass tensors or Variables that the tape recorded.")
-        )  # fmt: skip
+        raise ArgumentTypeError(f"gradient: the {what} is a {type(leaf).__name__}, not a tensor", got=repr(leaf)[:60],
+                                hint="Pass tensors or Variables that the tape recorded.")

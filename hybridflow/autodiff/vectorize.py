@@ -14,7 +14,7 @@ from hybridflow.autodiff.transform import Mask, differentiate
 from hybridflow.core.attrs import attr_key
 from hybridflow.core.context import CONTEXT, context_of
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import TraceError, message
+from hybridflow.core.errors import TraceError
 from hybridflow.core.node import Edge, Node, format_where, user_place
 from hybridflow.core.op import Joint, No, Op, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
@@ -69,7 +69,7 @@ def _infer(*specs: TensorSpec, graph: Graph, mapped: Mask, summed: Mask, size: A
     stacked = tuple([
         spec if add else make_spec((size, *spec.shape), spec.dtype)
         for spec, add in zip(graph.output_specs, summed, strict=True)
-    ])  # fmt: skip
+    ])
     return stacked[0] if len(stacked) == 1 else stacked
 
 
@@ -242,11 +242,9 @@ class InnerBuilder(GraphBuilder):
         """
         del value
         raise TraceError(
-            message(
-                f"assign: Variable {variable.name!r} is assigned under {self.what}, by every slice with its own value",
-                got=f"{variable.spec} at {format_where(user_place(2))}",
-                hint="Return the value, and assign what you make of all slices' values outside.",
-            )
+            f"assign: Variable {variable.name!r} is assigned under {self.what}, by every slice with its own value",
+            got=f"{variable.spec} at {format_where(user_place(2))}",
+            hint="Return the value, and assign what you make of all slices' values outside."
         )
 
     def _flags(self) -> list[Edge]:

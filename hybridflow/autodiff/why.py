@@ -94,7 +94,7 @@ class Exits:
     def _assignment(
         self, target: Edge | None, nodes: Sequence[Node], sources: set[Edge], intervals: Sequence[tuple[int, int]],
         seen: set[int],
-    ) -> _Exit | None:  # fmt: skip
+    ) -> _Exit | None:
         """Return the assignment of a value that depends on sources to a Variable that the target uses."""
         for one in self._found:
             if one.variable is None or one.sequence in seen or not _uses(target, nodes, one.variable, one.sequence):

@@ -19,7 +19,7 @@ one row to the next: a ``(rows, length)``, b ``(length, columns)``, out ``(rows,
 _ROW_MAJOR, _AS_IT_IS = 101, 111  # CBLAS's constants
 _LETTERS = {"f": ("s", ctypes.c_float), "d": ("d", ctypes.c_double)}
 _SYMBOLS = (("scipy_cblas_{}gemm64_", ctypes.c_int64), ("scipy_cblas_{}gemm", ctypes.c_int),
-            ("cblas_{}gemm64_", ctypes.c_int64), ("cblas_{}gemm", ctypes.c_int))  # fmt: skip
+            ("cblas_{}gemm64_", ctypes.c_int64), ("cblas_{}gemm", ctypes.c_int))
 """What wheels call the function, each with the type of its sizes."""
 
 
@@ -48,7 +48,7 @@ def adding_product(dtype: np.dtype[Any]) -> AddProduct | None:
             if found is not None:
                 choice, address = ctypes.c_int, ctypes.c_void_p
                 found.argtypes = (choice, choice, choice, size, size, size, number, address, size, address, size,
-                                  number, address, size)  # fmt: skip
+                                  number, address, size)
                 found.restype = None
                 return partial(found, _ROW_MAJOR, _AS_IT_IS, _AS_IT_IS)
     return None

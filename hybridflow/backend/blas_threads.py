@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _SYMBOLS = ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads", "openblas_{}_num_threads64_",
-            "openblas_{}_num_threads")  # fmt: skip
+            "openblas_{}_num_threads")
 _FOLDERS = ("{}.libs", "{}/.dylibs")
 """The folders where a wheel keeps its libraries: beside the package, or inside it."""
 

@@ -311,7 +311,7 @@ def bare_call(compiled: Any, otherwise: Into) -> Into | None:
         special = (
             constants or run.mut or run.ordered_effects or run.has_unordered_effects or run.has_host_callbacks
             or run.pgle_profiler is not None or len(run.kept_var_idx) != compiled.in_tree.num_leaves
-        )  # fmt: skip
+        )
         execute, handlers = run.xla_executable.execute_sharded, run.out_handler.handlers
         looks_at_results()
     except AttributeError:
@@ -380,6 +380,6 @@ def join_processes(address: str, count: int, index: int, local: int | None) -> N
         jax.distributed.initialize(
             address, count, index, local, cluster_detection_method="deactivate", initialization_timeout=120,
             heartbeat_timeout_seconds=_HEARTBEAT_S, shutdown_timeout_seconds=20,
-        )  # fmt: skip
+        )
     finally:
         _jax.get_distributed_runtime_service = make

@@ -246,7 +246,7 @@ def _is_known(option: XlaOption) -> bool:
 def compiler_options(
     *, eager: bool = False, large_products: bool = False, many_small_values: bool = False,
     backend: str | None = None, several: bool = False, gathers: bool = False,
-) -> dict[str, str | bool | int]:  # fmt: skip
+) -> dict[str, str | bool | int]:
     """Return the options for a compilation on a backend, and whether for several devices; None is jax's default one."""
     backend = backend or jax.default_backend()
     table = OPTIONS + EAGER_OPTIONS * eager + PRODUCT_OPTIONS * large_products

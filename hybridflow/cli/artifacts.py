@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import hybridflow as hf
-from hybridflow.core.errors import ArgumentError, FileMissingError, message
+from hybridflow.core.errors import ArgumentError, FileMissingError
 from hybridflow.core.spec import spec_of
 from hybridflow.export.artifact import MANIFEST, WEIGHTS
 from hybridflow.export.loaded import Artifact, Function, load
@@ -35,9 +35,7 @@ def load_artifact(path: Path, digest: str | None = None) -> Artifact:
         FileFormatError: it is not an artifact.
     """
     if not path.is_dir():
-        raise FileMissingError(
-            message(f"artifact: there is no directory {str(path)!r}", hint="hybridflow export writes one.")
-        )
+        raise FileMissingError(f"artifact: there is no directory {str(path)!r}", hint="hybridflow export writes one.")
     return load(path, copy=True, digest=digest)
 
 
@@ -50,9 +48,7 @@ def function_of(command: str, artifact: Artifact, name: str | None) -> Function:
     wanted = next(iter(artifact.functions)) if name is None and len(artifact.functions) == 1 else name
     if wanted is None or wanted not in artifact.functions:
         what = "the artifact has several functions" if name is None else f"the artifact has no function {name!r}"
-        raise ArgumentError(
-            message(f"{command}: {what}", got=", ".join(artifact.functions), hint="Name one with --function.")
-        )
+        raise ArgumentError(f"{command}: {what}", got=", ".join(artifact.functions), hint="Name one with --function.")
     return artifact.functions[wanted]
 
 

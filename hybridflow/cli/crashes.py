@@ -78,14 +78,14 @@ def _ends() -> list[tuple[str, str]]:
     environment = {
         **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "HYBRIDFLOW_CACHE_DIR": "off",
         "JAX_PLATFORMS": "cpu",
-    }  # fmt: skip
+    }
     running = [
         subprocess.Popen(
             [sys.executable, "-W", "error", "-c", code], env=environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )
         for crash in KNOWN for code in (crash.plain, crash.ours)
-    ]  # fmt: skip
+    ]
     ends = iter([_end(process) for process in running])
     return list(zip(ends, ends, strict=True))
 

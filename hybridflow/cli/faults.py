@@ -35,15 +35,14 @@ def machine_errors(command: str) -> Generator[None]:
         raise
     except OSError as error:
         name = "" if error.filename is None else f" {error.filename!r}"
-        raise ArgumentError(message(f"{command}: the system says of{name or ' a file'}: {error.strerror}")) from error
+        raise ArgumentError(f"{command}: the system says of{name or ' a file'}: {error.strerror}") from error
     except (MemoryError, RuntimeError) as error:
         if ran_out(error):
             text = message(f"{command}: there is not enough memory", got=str(error), hint="Take smaller sizes.")
             raise ArgumentError(text) from error
         if _NO_DEVICE in str(error):
-            raise ArgumentError(
-                message(f"{command}: jax finds no device", got=str(error), hint="Unset JAX_PLATFORMS.")
-            ) from error
+            raise ArgumentError(f"{command}: jax finds no device", got=str(error),
+                                hint="Unset JAX_PLATFORMS.") from error
         raise
 
 

@@ -122,7 +122,7 @@ class Launcher:
         environment = {
             **os.environ, COORDINATOR: address, INDEX: str(index), COUNT: str(count), TOKEN: token, HOSTED: "1",
             LOCAL: str(index), "PYTHONUNBUFFERED": "1",
-        }  # fmt: skip
+        }
         if self._devices is not None:
             environment[DEVICES] = str(self._devices)
         command = [sys.executable, *self._command]
@@ -131,7 +131,7 @@ class Launcher:
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             start_new_session=True,
-        )  # fmt: skip
+        )
         return _Child(index, process)
 
     def _until_ended(self, children: list[_Child], coordinator: Coordinator) -> None:

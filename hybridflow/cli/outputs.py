@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from hybridflow.analysis.report import empty_figure
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 
 
 def require_files(command: str, *paths: Path | None) -> None:
@@ -19,9 +19,7 @@ def require_files(command: str, *paths: Path | None) -> None:
         if path is None:
             continue
         if path.is_dir():
-            raise ArgumentError(
-                message(f"{command}: {str(path)!r} is a folder", hint="Name a file in it, or another file.")
-            )
+            raise ArgumentError(f"{command}: {str(path)!r} is a folder", hint="Name a file in it, or another file.")
         _require_folder(command, path)
 
 
@@ -34,18 +32,17 @@ def require_folder(command: str, path: Path | None) -> None:
     if path is None:
         return
     if path.exists() and not path.is_dir():
-        raise ArgumentError(
-            message(f"{command}: {str(path)!r} is a file, not a folder to write", hint="Name a page, NAME.html.")
-        )
+        raise ArgumentError(f"{command}: {str(path)!r} is a file, not a folder to write",
+                            hint="Name a page, NAME.html.")
     _require_folder(command, path)
 
 
 def _require_folder(command: str, path: Path) -> None:
     folder = path.resolve().parent
     if not folder.is_dir():
-        raise ArgumentError(message(f"{command}: there is no folder {str(folder)!r} to write to"))
+        raise ArgumentError(f"{command}: there is no folder {str(folder)!r} to write to")
     if not os.access(path if path.exists() else folder, os.W_OK):
-        raise ArgumentError(message(f"{command}: {str(path)!r} cannot be written by this user"))
+        raise ArgumentError(f"{command}: {str(path)!r} cannot be written by this user")
 
 
 def require_ending(command: str, path: Path | None, *endings: str) -> None:
@@ -55,9 +52,8 @@ def require_ending(command: str, path: Path | None, *endings: str) -> None:
         ArgumentError: the ending is another one; the text lists the valid ones.
     """
     if path is not None and path.suffix not in endings:
-        raise ArgumentError(
-            message(f"{command}: {str(path)!r} does not say what to write", hint=f"End it in {' or '.join(endings)}.")
-        )
+        raise ArgumentError(f"{command}: {str(path)!r} does not say what to write",
+                            hint=f"End it in {' or '.join(endings)}.")
 
 
 def require_picture(command: str, path: Path | None) -> None:
@@ -71,6 +67,5 @@ def require_picture(command: str, path: Path | None) -> None:
         return
     known = sorted(empty_figure(1, 1).canvas.get_supported_filetypes())
     if path.suffix[1:].lower() not in known:
-        raise ArgumentError(
-            message(f"{command}: {str(path)!r} names no format of plots", hint=f"End it in one of {', '.join(known)}.")
-        )
+        raise ArgumentError(f"{command}: {str(path)!r} names no format of plots",
+                            hint=f"End it in one of {', '.join(known)}.")

@@ -16,7 +16,7 @@ import numpy as np
 from hybridflow.analysis.compare.sizes import random_tensor, split
 from hybridflow.cli.faults import users_errors
 from hybridflow.core.dtypes import SHORT_NAMES, as_dtype
-from hybridflow.core.errors import DTypeError, TargetError, message
+from hybridflow.core.errors import DTypeError, TargetError
 from hybridflow.core.functions import is_whole
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor
@@ -91,10 +91,8 @@ def load_targets(
         inputs = getattr(module, f"{name}_inputs", None)
         if not callable(inputs):
             raise TargetError(
-                message(
-                    f"--sizes: the file has no function {name}_inputs that makes the arguments of a size",
-                    hint=f"Define {name}_inputs(n) in the file, or give --shapes with n in it, such as f32[n,3].",
-                )
+                f"--sizes: the file has no function {name}_inputs that makes the arguments of a size",
+                hint=f"Define {name}_inputs(n) in the file, or give --shapes with n in it, such as f32[n,3]."
             )
         return Target(name, function, (), {}, _users(inputs)), functions
     args, kwargs = _arguments(module, name, function, shapes, sized=sized)
@@ -138,9 +136,9 @@ def _require_call(
     except TypeError as error:
         name = getattr(function, "__name__", "it")
         raise TargetError(
-            message(f"target: {name} {what}: {error}", got=f"{name}{signature}",
-                    hint=f"The arguments are those of {option}, or of FUNCTION_args or example_args in the file.")
-        ) from None  # fmt: skip
+            f"target: {name} {what}: {error}", got=f"{name}{signature}",
+            hint=f"The arguments are those of {option}, or of FUNCTION_args or example_args in the file."
+        ) from None
 
 
 def called(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,16 +149,16 @@ def called(function: Callable[..., Any]) -> Callable[..., Any]:
 def _parts(text: str) -> tuple[str, str]:
     file, colon, name = text.rpartition(":")
     if not colon or not name or not file:
-        raise TargetError(message(f"target: {text!r} is not FILE.py:FUNCTION", hint="Example: model.py:train_step"))
+        raise TargetError(f"target: {text!r} is not FILE.py:FUNCTION", hint="Example: model.py:train_step")
     return file, name
 
 
 def _existing(file: str) -> Path:
     path = Path(file)
     if path.is_dir():
-        raise TargetError(message(f"target: {file!r} is a folder", hint=_like(path.name, _python_files(path / "_"))))
+        raise TargetError(f"target: {file!r} is a folder", hint=_like(path.name, _python_files(path / "_")))
     if not path.is_file():
-        raise TargetError(message(f"target: there is no file {file!r}", hint=_like(path.name, _python_files(path))))
+        raise TargetError(f"target: there is no file {file!r}", hint=_like(path.name, _python_files(path)))
     return path
 
 
@@ -168,9 +166,9 @@ def _find(module: Any, file: str, name: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if function is None:
         known = [key for key, value in vars(module).items() if callable(value) and _is_a_target(key)]
-        raise TargetError(message(f"target: {file} has no function {name!r}", hint=_like(name, known)))
+        raise TargetError(f"target: {file} has no function {name!r}", hint=_like(name, known))
     if not callable(function):
-        raise TargetError(message(f"target: {name!r} in {file} is a {type(function).__name__}, not a function"))
+        raise TargetError(f"target: {name!r} in {file} is a {type(function).__name__}, not a function")
     return function
 
 
@@ -192,7 +190,7 @@ def _like(name: str, known: Sequence[str]) -> str:
 def _import(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
     if spec is None or spec.loader is None:
-        raise TargetError(message(f"target: {path} is not a Python file", hint="Its name must end in .py."))
+        raise TargetError(f"target: {path} is not a Python file", hint="Its name must end in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))
     sys.modules.setdefault(path.stem, module)
@@ -222,14 +220,9 @@ def _arguments(
     try:
         inspect.signature(called(function)).bind()
     except TypeError:
-        raise TargetError(
-            message(
-                f"target: {name} needs arguments",
-                got=f"{name}{inspect.signature(called(function))}",
-                hint=f"Define {name}_args in the file (a tuple, or a function that returns one), "
-                f"or give {option} f32[4,3] ...",
-            )
-        ) from None
+        raise TargetError(f"target: {name} needs arguments", got=f"{name}{inspect.signature(called(function))}",
+                          hint=f"Define {name}_args in the file (a tuple, or a function that returns one), "
+                               f"or give {option} f32[4,3] ...") from None
     return (), {}
 
 
@@ -241,7 +234,7 @@ def _spec(text: str, *, sized: bool) -> TensorSpec:
     """Parse a spec; in a sweep, ``n`` marks the size that is left open."""
     spec = _parsed(text, "--shapes", "n")
     if None in spec.shape and not sized:
-        raise TargetError(message(f"--shapes: {text!r} has a size n, which only --sizes gives a value"))
+        raise TargetError(f"--shapes: {text!r} has a size n, which only --sizes gives a value")
     return spec
 
 
@@ -260,12 +253,10 @@ def _parsed(text: str, option: str, *words: str, names: bool = False) -> TensorS
     sizes = [] if match is None else [one for one in match[2].split(",") if one]
     known = [one in words or (one.isascii() and (one.isdigit() or (names and one.isidentifier()))) for one in sizes]
     if match is None or not all(known):
-        raise TargetError(
-            message(f"{option}: {text!r} is not a dtype and a shape",
-                    hint=f"Example: f32[4,3], f32[{words[0]},3] or i32[].")
-        )  # fmt: skip
+        raise TargetError(f"{option}: {text!r} is not a dtype and a shape",
+                          hint=f"Example: f32[4,3], f32[{words[0]},3] or i32[].")
     try:
         dtype = SHORT_NAMES.get(match[1]) or as_dtype(match[1])
     except DTypeError as error:
-        raise TargetError(message(f"{option}: {text!r}: {error}")) from None
+        raise TargetError(f"{option}: {text!r}: {error}") from None
     return TensorSpec([None if one in words else int(one) if one.isdigit() else one for one in sizes], dtype)

@@ -13,7 +13,7 @@ from hybridflow.compress.quantized_models import chosen, require_bits
 from hybridflow.compress.replacing import Patterns, batches_of, copied, modules_of, require_module, with_weight
 from hybridflow.compress.scales import input_scale
 from hybridflow.core.dtypes import float32, int8
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn.layers.module import Module
@@ -132,10 +132,8 @@ def convert(model: Module) -> Any:
     plain = copied(model).eval()
     prepared = {path: one for path, one in modules_of(plain).items() if isinstance(one, FakeQuantized)}
     if not prepared:
-        raise ArgumentError(
-            message("convert: the model has no prepared layers", got=type(model).__name__,
-                    hint="Call hf.quantize.prepare(model, batches) and train what it returns.")
-        )  # fmt: skip
+        raise ArgumentError("convert: the model has no prepared layers", got=type(model).__name__,
+                            hint="Call hf.quantize.prepare(model, batches) and train what it returns.")
     layers: dict[str, Any] = {}
     for path, one in prepared.items():
         if one.has_range:

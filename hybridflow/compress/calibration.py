@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridflow.autodiff.requires_grad import no_grad
 from hybridflow.compress.replacing import watched
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.tensor import as_tensor
 from hybridflow.ops.common import one_of
 
@@ -33,7 +33,7 @@ Inputs = Callable[[Callable[[Any, Any], None]], None]
 def ranges_of(
     what: str, model: Any, paths: Iterable[str], batches: Sequence[tuple[Any, ...]], *, method: str = "minmax",
     percentile: float = 99.99,
-) -> dict[str, Range]:  # fmt: skip
+) -> dict[str, Range]:
     """Return the range of the inputs of each layer, over all batches.
 
     Args:
@@ -57,10 +57,8 @@ def ranges_of(
     ranges = ranges_from(what, run, method, percentile)
     for path in paths:
         if path not in ranges:
-            raise ArgumentError(
-                message(f"{what}: the batches do not reach {path!r}", got=f"{len(batches)} batches",
-                        hint="Leave the layer out with skip=.")
-            )  # fmt: skip
+            raise ArgumentError(f"{what}: the batches do not reach {path!r}", got=f"{len(batches)} batches",
+                                hint="Leave the layer out with skip=.")
     return ranges
 
 
@@ -77,9 +75,7 @@ def ranges_from(what: str, run: Inputs, method: str, percentile: float = 99.99) 
     """
     one_of(what, "method", method, METHODS)
     if not 50 < percentile <= 100:
-        raise ArgumentError(
-            message(f"{what}: percentile={percentile} is not above 50 and up to 100", hint="Use 99.9 or 99.99.")
-        )
+        raise ArgumentError(f"{what}: percentile={percentile} is not above 50 and up to 100", hint="Use 99.9 or 99.99.")
     ranges: dict[Any, Range] = {}
 
     def widen(key: Any, x: Any) -> None:

@@ -186,7 +186,7 @@ class Channels:
         args = tuple([
             asarray(np.full(one.shape, np.nan, one.dtype)) if str(one.dtype).startswith(("float", "bfloat")) else one
             for one in self._args
-        ])  # fmt: skip
+        ])
         self._bind_to_fixed(self._run({}, args)[0])
         before = [(one, one.numpy()) for one in self._others]
         for one, value in before:

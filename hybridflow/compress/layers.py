@@ -86,7 +86,7 @@ class QuantizedLinear(_Quantized):
     def __init__(
         self, layer: Linear, dtype: str = "int8", *, group: int | None = None, inputs: str = "float",
         range: Range | None = None, bits: int = 8,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.out_features, self.in_features = layer.weight.shape
         self._store(stored_weights(layer.weight.numpy(), dtype, group=group, bits=bits), dtype, group, inputs, range)
         self.bias = layer.bias
@@ -116,7 +116,7 @@ class QuantizedConv(_Quantized):
     def __init__(
         self, layer: Conv, dtype: str = "int8", *, group: int | None = None, inputs: str = "float",
         range: Range | None = None, bits: int = 8,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.shape = tuple(layer.weight.shape)
         self.options = {name: getattr(layer, name) for name in ("stride", "padding", "dilation", "groups")}
         self.channels_last = layer.channels_last

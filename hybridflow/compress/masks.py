@@ -11,7 +11,7 @@ import numpy as np
 from hybridflow.compress.replacing import Patterns, copied, layers_of, modules_of, require_module, with_weight
 from hybridflow.core.assignments import assign_all
 from hybridflow.core.dtypes import float32
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn.layers.convolution import Conv, ConvTranspose
@@ -54,15 +54,13 @@ def is_prunable(layer: Any) -> bool:
     """Whether a layer has weights of which some can be 0."""
     return isinstance(layer, Masked) or type(layer).forward in (
         Linear.forward, Conv.forward, ConvTranspose.forward, Embedding.forward
-    )  # fmt: skip
+    )
 
 
 def _require_sparsity(what: str, sparsity: Any) -> float:
     if isinstance(sparsity, bool) or not isinstance(sparsity, int | float) or not 0 <= sparsity < 1:
-        raise ArgumentError(
-            message(f"{what}: sparsity={sparsity!r} is not a part of the weights",
-                    hint="Use a number from 0 to below 1.")
-        )  # fmt: skip
+        raise ArgumentError(f"{what}: sparsity={sparsity!r} is not a part of the weights",
+                            hint="Use a number from 0 to below 1.")
     return float(sparsity)
 
 
@@ -77,7 +75,7 @@ def _layers_to_prune(what: str, model: Any, match: Patterns, skip: Patterns) -> 
     inner_paths = {f"{path}.layer" if path else "layer" for path in masked_paths}
     layers = {path: one for path, one in layers_of(what, model, fits, match, skip).items() if path not in inner_paths}
     if not layers:
-        raise ArgumentError(message(f"{what}: the model has no layer to prune", got=type(model).__name__))
+        raise ArgumentError(f"{what}: the model has no layer to prune", got=type(model).__name__)
     return layers
 
 
@@ -106,7 +104,7 @@ def _masks(layers: Mapping[str, Any], scores: Mapping[str, Array], sparsity: flo
     flat = smallest(
         np.concatenate([scores[path].reshape(-1) for path in layers]), sparsity,
         np.concatenate([before[path].reshape(-1) for path in layers]),
-    )  # fmt: skip
+    )
     ends = np.cumsum([one.size for one in before.values()])[:-1]
     return {path: part.reshape(before[path].shape) for path, part in zip(layers, np.split(flat, ends), strict=True)}
 
@@ -125,7 +123,7 @@ def masked(model: Any, masks: Mapping[str, Array]) -> Any:
 def _pruned(
     what: str, model: Any, sparsity: Any, scope: str, match: Patterns, skip: Patterns,
     score: Callable[[str, Any], Array],
-) -> Any:  # fmt: skip
+) -> Any:
     sparsity = _require_sparsity(what, sparsity)
     one_of(what, "scope", scope, ("layer", "model"))
     layers = _layers_to_prune(what, model, match, skip)
@@ -249,7 +247,7 @@ class Movement:
 def movement(
     model: Module, sparsity: float, scores: Movement, *, scope: str = "layer", match: Patterns = "*",
     skip: Patterns = (),
-) -> Any:  # fmt: skip
+) -> Any:
     """Return a copy of a model without the weights that training moved the most towards 0.
 
     Args:
@@ -274,10 +272,8 @@ def _moved(what: str, scores: Movement) -> Callable[[str, Any], Array]:
     def score(path: str, layer: Any) -> Array:
         del layer
         if path not in layer_scores:
-            raise ArgumentError(
-                message(f"{what}: there are no scores of {path!r}", got=", ".join(layer_scores),
-                        hint="Make hf.prune.Movement of the same model and patterns.")
-            )  # fmt: skip
+            raise ArgumentError(f"{what}: there are no scores of {path!r}", got=", ".join(layer_scores),
+                                hint="Make hf.prune.Movement of the same model and patterns.")
         return layer_scores[path]
 
     return score
@@ -309,7 +305,7 @@ def n_of_m(model: Module, n: int = 2, m: int = 4, *, match: Patterns = "*", skip
         Mishra et al., "Accelerating sparse deep neural networks", 2021.
     """
     if not 0 < n < m:
-        raise ArgumentError(message(f"n_of_m: n={n} of m={m} keeps none or all", hint="Use n=2, m=4."))
+        raise ArgumentError(f"n_of_m: n={n} of m={m} keeps none or all", hint="Use n=2, m=4.")
     layers = _layers_to_prune("n_of_m", model, match, skip)
     return masked(model, {path: _by_groups(_size(path, one), n, m) & _kept_where(one) for path, one in layers.items()})
 
@@ -357,10 +353,8 @@ def set_sparsity(model: Module, sparsity: float, *, scores: Movement | None = No
     one_of("set_sparsity", "scope", scope, ("layer", "model"))
     layers = {path: one for path, one in modules_of(model).items() if isinstance(one, Masked)}
     if not layers:
-        raise ArgumentError(
-            message("set_sparsity: the model has no masks", got=type(model).__name__,
-                    hint="Make them first: model = hf.prune.magnitude(model, 0.0).")
-        )  # fmt: skip
+        raise ArgumentError("set_sparsity: the model has no masks", got=type(model).__name__,
+                            hint="Make them first: model = hf.prune.magnitude(model, 0.0).")
     score = _size if scores is None else _moved("set_sparsity", scores)
     masks = _masks(layers, {path: score(path, one) for path, one in layers.items()}, sparsity, scope)
     targets: dict[str, Variable] = {}
@@ -414,7 +408,7 @@ def _schedule(
     _require_sparsity(what, start)
     _require_sparsity(what, end)
     if not last > first:
-        raise ArgumentError(message(f"{what}: the last step, {last}, is not after the first, {first}"))
+        raise ArgumentError(f"{what}: the last step, {last}, is not after the first, {first}")
 
     def at(step: int) -> float:
         return start + (end - start) * shape(min(max((step - first) / (last - first), 0.0), 1.0))
@@ -447,7 +441,7 @@ def finish(model: Module) -> Any:
     plain = copied(model)
     layers = {path: one for path, one in modules_of(plain).items() if isinstance(one, Masked)}
     if not layers:
-        raise ArgumentError(message("finish: the model has no masks", got=type(model).__name__))
+        raise ArgumentError("finish: the model has no masks", got=type(model).__name__)
     for one in layers.values():
         one.layer.weight.assign(one.kept)
     return copied(plain, {path: one.layer for path, one in layers.items()})
@@ -482,5 +476,5 @@ def sparsity(model: Module) -> float:
     layers = [one for path, one in weights_of(model).items() if not isinstance(_inner(modules[path]), Embedding)]
     total = math.fsum([one.size for one in layers])
     if not total:
-        raise ArgumentTypeError(message("sparsity: the model has no weights", got=type(model).__name__))
+        raise ArgumentTypeError("sparsity: the model has no weights", got=type(model).__name__)
     return math.fsum([one.size - np.count_nonzero(one) for one in layers]) / total

@@ -68,7 +68,7 @@ class PruningReport(Report):
         for one in self.layers:
             share = f"{one.zeros / max(one.weights, 1):.1%}"
             printed.add_row(Text(one.path), str(one.shape_before), str(one.shape), share, f"{one.macs_before:,}",
-                         f"{one.macs:,}")  # fmt: skip
+                         f"{one.macs:,}")
         printed.add_row("model", "", "", f"{self.sparsity:.1%}", f"{self.macs_before:,}", f"{self.macs:,}")
         return [printed, *self.notes()]
 
@@ -118,7 +118,7 @@ def report(before: Module, after: Module, *args: Any) -> PruningReport:
         )
         for path, weight in new.items()
         if path in old
-    ])  # fmt: skip
+    ])
     return PruningReport(
         layers, second.parameters, first.parameters, int(second.macs), int(first.macs), _bytes(after), _bytes(before)
     )

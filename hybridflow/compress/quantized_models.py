@@ -9,16 +9,15 @@ from hybridflow.compress.calibration import ranges_of
 from hybridflow.compress.layers import is_product, is_storable, quantized
 from hybridflow.compress.replacing import Patterns, batches_of, copied, layers_of, modules_of, require_module
 from hybridflow.compress.scales import input_scale, require_format
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.nn.layers.module import Module
 
 
 def require_bits(what: str, bits: Any) -> None:
     """Raise unless int8 weights are to use 8 or 7 bits."""
     if bits not in (7, 8):
-        raise ArgumentError(
-            message(f"{what}: bits={bits!r} is neither 8 nor 7", hint="7 is for processors that add up in 16 bits.")
-        )
+        raise ArgumentError(f"{what}: bits={bits!r} is neither 8 nor 7",
+                            hint="7 is for processors that add up in 16 bits.")
 
 
 def chosen(what: str, model: Any, match: Patterns, skip: Patterns) -> dict[str, Any]:
@@ -26,9 +25,8 @@ def chosen(what: str, model: Any, match: Patterns, skip: Patterns) -> dict[str, 
     require_module(what, model)
     layers = layers_of(what, model, is_storable, match, skip)
     if not layers:
-        raise ArgumentError(
-            message(f"{what}: the model has no Linear, Conv or Embedding that is left", got=type(model).__name__)
-        )
+        raise ArgumentError(f"{what}: the model has no Linear, Conv or Embedding that is left",
+                            got=type(model).__name__)
     return layers
 
 
@@ -108,7 +106,7 @@ def dynamic(model: Module, *, bits: int = 8, match: Patterns = "*", skip: Patter
 def static(
     model: Module, batches: Any, *, method: str = "minmax", percentile: float = 99.99, bits: int = 8,
     match: Patterns = "*", skip: Patterns = (),
-) -> Any:  # fmt: skip
+) -> Any:
     """Return a copy of a model that multiplies in int8, with scales of the inputs found on batches.
 
     Batch normalisation that follows a product is merged into it first; see `fuse_batch_norm`.
@@ -152,5 +150,5 @@ def static(
         path: quantized(modules[path], inputs="static", range=input_scale(*ranges[path]), bits=bits)
         if path in ranges else quantized(modules[path])
         for path in found
-    }  # fmt: skip
+    }
     return copied(fused, layers).eval()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.nn.layers.module import Module
 from hybridflow.nn.sizes import label, unsized
@@ -24,10 +24,8 @@ def require_module(what: str, model: Any) -> None:
     """Raise unless a model is a module, and this code is not traced."""
     require_eager(what)
     if not isinstance(model, Module):
-        raise ArgumentTypeError(
-            message(f"{what}: the model is a {type(model).__name__}, not a module", got=repr(model)[:80],
-                    hint="Artifacts and functions are quantized by hf.export.quantize.")
-        )  # fmt: skip
+        raise ArgumentTypeError(f"{what}: the model is a {type(model).__name__}, not a module", got=repr(model)[:80],
+                                hint="Artifacts and functions are quantized by hf.export.quantize.")
 
 
 def modules_of(model: Any) -> dict[str, Any]:
@@ -66,9 +64,7 @@ def require_sizes(what: str, layer: Any) -> None:
         ArgumentError: it does.
     """
     if unsized(layer):
-        raise ArgumentError(
-            message(f"{what}: the size of {label(layer)} is not known yet", hint="Call the model once before.")
-        )
+        raise ArgumentError(f"{what}: the size of {label(layer)} is not known yet", hint="Call the model once before.")
 
 
 def _matching(what: str, known: Mapping[str, Any], patterns: Patterns) -> set[str]:
@@ -77,11 +73,9 @@ def _matching(what: str, known: Mapping[str, Any], patterns: Patterns) -> set[st
         of_pattern = {path for path in known if fnmatchcase(path, pattern)}
         if not of_pattern:
             more = f" and {len(known) - _MOST_LISTED} more" if len(known) > _MOST_LISTED else ""
-            raise ArgumentError(
-                message(f"{what}: no layer matches {pattern!r}",
-                        got=", ".join([*known][:_MOST_LISTED]) + more or "a model without such layers",
-                        hint="Paths are dotted, such as \"blocks.0.*\".")
-            )  # fmt: skip
+            raise ArgumentError(f"{what}: no layer matches {pattern!r}",
+                                got=", ".join([*known][:_MOST_LISTED]) + more or "a model without such layers",
+                                hint="Paths are dotted, such as \"blocks.0.*\".")
         matching |= of_pattern
     return matching
 
@@ -117,9 +111,8 @@ def batches_of(what: str, batches: Any) -> list[tuple[Any, ...]]:
         batches = [batches]
     arguments = [inputs_of(one) for one in batches]
     if not arguments:
-        raise ArgumentError(
-            message(f"{what}: there are no batches", hint="Give an array, or an iterable of arrays or tuples of them.")
-        )
+        raise ArgumentError(f"{what}: there are no batches",
+                            hint="Give an array, or an iterable of arrays or tuples of them.")
     return arguments
 
 

@@ -16,7 +16,7 @@ from hybridflow.autodiff.requires_grad import no_grad
 from hybridflow.compress.batch_norm import fuse_batch_norm
 from hybridflow.compress.layers import QuantizedConv, QuantizedEmbedding, QuantizedLinear
 from hybridflow.compress.replacing import copied, in_evaluation, inputs_of, modules_of, require_module, watched
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.report import Report
 from hybridflow.core.tensor import as_tensor
 from hybridflow.metrics import Accuracy
@@ -122,13 +122,13 @@ def _cells(one: LayerReport | QuantizationReport) -> list[str]:
     return [
         format_size(one.bytes_before), format_size(one.bytes_after), f"{one.error:.2%}", sensitivity,
         format_seconds(one.seconds_before), format_seconds(one.seconds_after),
-    ]  # fmt: skip
+    ]
 
 
 def report(
     before: Module, after: Module, x: Any, y: Any = None, *, metrics: Any = None, examples: int = 1,
     repeats: int = _REPEATS,
-) -> QuantizationReport:  # fmt: skip
+) -> QuantizationReport:
     """Compare a quantized model with the one it was made of.
 
     Args:
@@ -160,10 +160,8 @@ def report(
     new = modules_of(after)
     paths = [path for path, one in new.items() if isinstance(one, QuantizedLinear | QuantizedConv | QuantizedEmbedding)]
     if not paths:
-        raise ArgumentError(
-            message("report: no layer of the second model is quantized", got=type(after).__name__,
-                    hint="Give the model first, and what hf.quantize made of it second.")
-        )  # fmt: skip
+        raise ArgumentError("report: no layer of the second model is quantized", got=type(after).__name__,
+                            hint="Give the model first, and what hf.quantize made of it second.")
     reference = _as_fused(before, new, args)
     old = modules_of(reference)
     expected, inputs = _recorded(reference, paths, args)
@@ -173,13 +171,13 @@ def report(
         _layer_report(path, old[path], new[path], inputs[path], small[path], repeats,
                       lambda path=path: _error(_result(copied(reference, {path: new[path]}).eval(), args), expected))
         for path in paths
-    ])  # fmt: skip
+    ])
     first, second = _times(in_evaluation(before), after, shorter, repeats)
     scores = _scores(before, after, args, y, metrics)
     return QuantizationReport(
         layers, _kept(after, paths), int(shorter[0].shape[0]) if shorter[0].ndim else 1, _bytes(before), _bytes(after),
         _error(_result(after, args), expected), first, second, *scores,
-    )  # fmt: skip
+    )
 
 
 def _layer_report(

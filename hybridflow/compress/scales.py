@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.ops.packing import packed
 from hybridflow.ops.quantization import FORMATS, quantize_on_host
 from hybridflow.ops.quantized_products import require_group
@@ -38,12 +38,11 @@ def require_format(what: str, dtype: str, group: Any) -> None:
         ArgumentError: the format or the group is not.
     """
     if dtype not in WEIGHTS:
-        raise ArgumentError(
-            message(f"{what}: dtype={dtype!r} is no format of weights", hint=f"Use one of {', '.join(WEIGHTS)}.")
-        )
+        raise ArgumentError(f"{what}: dtype={dtype!r} is no format of weights",
+                            hint=f"Use one of {', '.join(WEIGHTS)}.")
     require_group(what, group)
     if group is not None and FORMATS[dtype].float8 is not None:
-        raise ArgumentError(message(f"{what}: {dtype} takes no groups", got=f"group={group}", hint="Leave it out."))
+        raise ArgumentError(f"{what}: {dtype} takes no groups", got=f"group={group}", hint="Leave it out.")
 
 
 def stored_weights(weight: Any, dtype: str = "int8", *, group: int | None = None, bits: int = 8) -> Stored:

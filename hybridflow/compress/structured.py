@@ -15,7 +15,7 @@ from hybridflow.autodiff.requires_grad import no_grad
 from hybridflow.compress.channels import FIXED, Channels, Slot, example_of, follows, is_depthwise
 from hybridflow.compress.layers import is_storable
 from hybridflow.compress.replacing import Patterns, copied, in_evaluation, modules_of, require_module, require_sizes
-from hybridflow.core.errors import ArgumentError, HybridflowError, message
+from hybridflow.core.errors import ArgumentError, HybridflowError
 from hybridflow.core.tensor import as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn.layers.attention import MultiHeadAttention
@@ -35,7 +35,7 @@ _CLOSE = 1e-3
 def channels(
     model: Module, *args: Any, amount: float = 0.5, by: str = "l2", match: Patterns = "*", skip: Patterns = (),
     seed: int = 0,
-) -> Any:  # fmt: skip
+) -> Any:
     """Return a copy of a model with fewer filters, features and attention heads, and smaller layers after them.
 
     Which channels belong together is found by running the model: what a removed channel leads to goes with it, also
@@ -74,9 +74,7 @@ def channels(
     """
     require_module("channels", model)
     if isinstance(amount, bool) or not 0 <= amount < 1:
-        raise ArgumentError(
-            message(f"channels: amount={amount!r} is not a part of all", hint="Use a number from 0 to below 1.")
-        )
+        raise ArgumentError(f"channels: amount={amount!r} is not a part of all", hint="Use a number from 0 to below 1.")
     one_of("channels", "by", by, ("l2", "l1", "random"))
     example = example_of(args)
     channels_of = _known("channels", model, example)
@@ -138,14 +136,12 @@ def _families(known: Channels, match: Patterns, skip: Patterns) -> list[list[lis
         if not any([fnmatchcase(path, pattern) for path in free]):
             matched = ", ".join([path for path in known.layers if fnmatchcase(path, pattern)][:8])
             why = f"; those of {matched} reach the result, or a norm or sum that keeps its size" if matched else ""
-            raise ArgumentError(
-                message(f"channels: no layer that matches {pattern!r} has channels that can go{why}",
-                        got=f"layers with channels that can go: {', '.join(free[:8]) or 'none'}")
-            )  # fmt: skip
+            raise ArgumentError(f"channels: no layer that matches {pattern!r} has channels that can go{why}",
+                                got=f"layers with channels that can go: {', '.join(free[:8]) or 'none'}")
     return [
         groups for paths, groups in families.items()
         if _any(paths, match) and not _any(paths, skip)
-    ]  # fmt: skip
+    ]
 
 
 def _listed(patterns: Patterns) -> list[str]:
@@ -239,17 +235,16 @@ def _require_same(model: Any, made: Any, removed: Removed, example: tuple[Any, .
     try:
         result = _result(in_evaluation(made), example)
     except HybridflowError as error:
-        raise ArgumentError(
-            message("channels: the smaller model fails, so sizes that belong together were not found",
-                    got=str(error).splitlines()[0], hint="Leave the layers in question out with skip=.")
-        ) from error  # fmt: skip
+        raise ArgumentError("channels: the smaller model fails, so sizes that belong together were not found",
+                            got=str(error).splitlines()[0],
+                            hint="Leave the layers in question out with skip=.") from error
     for one, other in zip(result, _result(masked, example), strict=True):
         far = float(np.max(np.abs(one - other), initial=0))
         if one.shape != other.shape or not far <= _CLOSE * max(1.0, float(np.max(np.abs(other), initial=0))):
             raise ArgumentError(
-                message("channels: the smaller model gives another result than the model without these channels",
-                        got=f"a difference of {far:.3g}", hint="Leave the layers in question out with skip=.")
-            )  # fmt: skip
+                "channels: the smaller model gives another result than the model without these channels",
+                got=f"a difference of {far:.3g}", hint="Leave the layers in question out with skip=."
+            )
 
 
 def _result(model: Any, example: tuple[Any, ...]) -> list[Array]:

@@ -135,7 +135,7 @@ class _Branches:
         if is_too_deep(code):
             text = f"the branch at {self.place} is inside of itself more than {DEPTH.get()} times"
             with tried():
-                error = TraceError(message(text, hint="Give hf.compile a larger max_depth, or write a loop."))
+                error = TraceError(text, hint="Give hf.compile a larger max_depth, or write a loop.")
             add_raise(error)
             return False
         return True
@@ -232,7 +232,7 @@ class _Branches:
             if late is None:
                 return value
             text = message(f"{spoken(name)} has no value on the way that the call took past {self.place}",
-                           hint="Give it a value on every way.")  # fmt: skip
+                           hint="Give it a value on every way.")
             return Late(value, made[late], text)
 
         return build
@@ -402,10 +402,8 @@ ENDLESS = 10_000
 
 def endless(what: str) -> TraceError:
     """Return the error for an iterator of unknown length, which only a tensor could stop."""
-    return TraceError(
-        message(f"{what}: an iterator of unknown length, which only a tensor could stop, at {where_now()}",
-                hint="Count in a while loop.")
-    )  # fmt: skip
+    return TraceError(f"{what}: an iterator of unknown length, which only a tensor could stop, at {where_now()}",
+                      hint="Count in a while loop.")
 
 
 def where_now() -> str:

@@ -244,12 +244,12 @@ ALWAYS: dict[Any, Callable[..., Any]] = {
     sorted: sorted_items, print: printed, type: type_of, map: mapped, filter: kept_by, sum: _sum,
     id: staged_reads.identity, operator.is_: staged_reads.same,
     operator.is_not: lambda a, b: negated(staged_reads.same(a, b)),
-}  # fmt: skip
+}
 """Builtins that are always replaced: their items may be tensors, or they would reveal a stand-in."""
 ON_TENSORS: dict[Any, Callable[..., Any]] = {
     range: ranged, enumerate: enumerated, zip: zipped, reversed: reversed_rows, bool: _bool, operator.truth: _bool,
     operator.not_: negated,
-}  # fmt: skip
+}
 """Builtins that are replaced if an argument is a tensor."""
 
 

@@ -214,7 +214,7 @@ _TYPE_CALL: Any = vars(type)["__call__"]
 """The ``__call__`` that creates objects, unless a metaclass overrides it."""
 LIBRARY_READERS: dict[type, Callable[..., Any]] = {
     operator.attrgetter: _read_attributes, operator.itemgetter: _read_items, operator.methodcaller: _call_method,
-}  # fmt: skip
+}
 """Replacements for the readers of the operator module, which run as converted code would."""
 
 
@@ -650,7 +650,7 @@ _IN_PARTS = frozenset({"extend", "extendleft", "sort", "update", "__iadd__", "__
 _CALLING: frozenset[Any] = frozenset(
     {map, filter, sorted, min, max, functools.reduce, jax.tree_util.tree_map, jax.tree.map,
      jax.tree.reduce, jax.tree_util.tree_map_with_path, jax.tree_util.tree_reduce, jax.tree.map_with_path, list.sort}
-)  # fmt: skip
+)
 
 
 def _calls_arguments(function: Any) -> bool:

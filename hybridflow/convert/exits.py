@@ -31,7 +31,7 @@ def inside(node: Any) -> Iterator[Any]:
 def has_yield(node: Any) -> bool:
     """Whether a statement suspends the function it is in."""
     return any(isinstance(one, ast.Yield | ast.YieldFrom | ast.Await | ast.AsyncFor | ast.AsyncWith)
-               for one in inside(node))  # fmt: skip
+               for one in inside(node))
 
 
 def is_python(test: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.convert.branches import value_on_tensor, value_where, where_now
 from hybridflow.convert.values import is_staged, negated, truth
-from hybridflow.core.errors import ArgumentError, TraceError, message
+from hybridflow.core.errors import ArgumentError, TraceError
 from hybridflow.ir.builder import add_check
 
 
@@ -49,10 +49,10 @@ class Filtered:
 def unknown_length(what: str = "comprehension") -> TraceError:
     """Return the error for iterating over the items of a filter on a tensor."""
     return TraceError(
-        message(f"{what}: which items it keeps depends on a tensor, so their number is not known, at {where_now()}",
-                hint=f"Keep all items and choose with hf.where, or write the {what}, without := in it, into the "
-                     "brackets of sum, len, min, max, any or all.")
-    )  # fmt: skip
+        f"{what}: which items it keeps depends on a tensor, so their number is not known, at {where_now()}",
+        hint=f"Keep all items and choose with hf.where, or write the {what}, without := in it, into the "
+             "brackets of sum, len, min, max, any or all."
+    )
 
 
 def keeps(test: Any) -> Any:

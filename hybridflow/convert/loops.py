@@ -185,7 +185,7 @@ class _Loop:
         if name not in self.ran:
             return self.filled(name, leaves)
         text = message(f"{spoken(name)} is set by the loop at {self.place}, which made no step that sets it",
-                       hint="Give it a value before the loop.")  # fmt: skip
+                       hint="Give it a value before the loop.")
         return Late(self.filled(name, leaves[:-1]), leaves[-1], text)
 
     def filled(self, name: str, leaves: Sequence[Any]) -> Any:
@@ -258,19 +258,17 @@ class _Loop:
             ran = [asarray(True)]
         if ran and name not in self.ran:
             text = f"{what} may lose its value in the loop at {self.place}"
-            raise TraceError(message(text, hint="Keep it, or set it."))
+            raise TraceError(text, hint="Keep it, or set it.")
         if value is UNSET:
-            raise TraceError(message(f"{what} is deleted in the loop at {self.place}", hint="Keep it, or set it."))
+            raise TraceError(f"{what} is deleted in the loop at {self.place}", hint="Keep it, or set it.")
         after = Value.of(value, name in self.opened)
         if not after.is_like(before):
             shapes = shapes_to_begin_with(jax.tree_util.tree_unflatten(before.tree, before.leaves), value)
             if shapes:
                 raise FirstWrite(name, shapes)
-            raise TraceError(
-                message(f"{what} changes its structure in the loop at {self.place}",
-                        got=f"{self.shown(before)} before, {self.shown(after)} after a step",
-                        hint="Start with a value of the structure that the loop gives it.")
-            )  # fmt: skip
+            raise TraceError(f"{what} changes its structure in the loop at {self.place}",
+                             got=f"{self.shown(before)} before, {self.shown(after)} after a step",
+                             hint="Start with a value of the structure that the loop gives it.")
         self.after[name] = after
         made: list[Any] = []
         for index, (a, b) in enumerate(zip(before.leaves, after.leaves, strict=True)):
@@ -281,10 +279,9 @@ class _Loop:
             elif name not in self.opened and are_alike(a, b):
                 raise TakeApart(name)
             elif not same_python(a, b):
-                raise TraceError(
-                    message(f"{what} is another Python object after a step of the loop at {self.place}",
-                            got=f"{made_at(a)} before, {made_at(b)} after", hint="Only tensors and numbers can change.")
-                )  # fmt: skip
+                raise TraceError(f"{what} is another Python object after a step of the loop at {self.place}",
+                                 got=f"{made_at(a)} before, {made_at(b)} after",
+                                 hint="Only tensors and numbers can change.")
         return made + ran
 
     def leaf_after(self, what: str, key: tuple[str, int], a: Any, b: Any, adapt: dict[tuple[str, int], Any]) -> Any:
@@ -327,20 +324,16 @@ class _Loop:
         """Raise if a leaf has another shape after a step."""
         one, other = (() if is_number(leaf) else as_tensor(leaf).shape for leaf in (a, b))
         if one != other:
-            raise ShapeError(
-                message(f"{what} changes its shape in the loop at {self.place}: {one} and then {other}",
-                        got=f"{made_at(a)} before, {made_at(b)} after",
-                        hint="Keep the shape, or start with the other one.")
-            )  # fmt: skip
+            raise ShapeError(f"{what} changes its shape in the loop at {self.place}: {one} and then {other}",
+                             got=f"{made_at(a)} before, {made_at(b)} after",
+                             hint="Keep the shape, or start with the other one.")
 
     def other_dtype(self, what: str, a: Any, b: Any) -> DTypeError:
         """Return the error for a leaf that has another dtype after a step."""
         one, other = (type_name(leaf) for leaf in (a, b))
-        return DTypeError(
-            message(f"{what} is {one} before and {other} after a step of the loop at {self.place}",
-                    got=f"{made_at(a)} before, {made_at(b)} after",
-                    hint="Cast it, or start with the other dtype.")
-        )  # fmt: skip
+        return DTypeError(f"{what} is {one} before and {other} after a step of the loop at {self.place}",
+                          got=f"{made_at(a)} before, {made_at(b)} after",
+                          hint="Cast it, or start with the other dtype.")
 
     adapted: frozenset[tuple[str, int]] = frozenset()
 
@@ -351,9 +344,9 @@ class _Loop:
             DTypeError: always.
         """
         raise DTypeError(
-            message(f"{what} starts as a number and has another dtype after every step of the loop at {self.place}",
-                    got=f"{before}, {after}", hint="Start with a tensor.")
-        )  # fmt: skip
+            f"{what} starts as a number and has another dtype after every step of the loop at {self.place}",
+            got=f"{before}, {after}", hint="Start with a tensor."
+        )
 
     def shown(self, value: Value) -> str:
         """Describe a value."""
@@ -367,7 +360,7 @@ class _Loop:
                 PUBLIC.logical_not(goes_on()), TraceError,
                 message(f"the loop at {self.place} would go on after {bound} steps",
                         hint="Give hf.max_iterations a larger count."),
-            )  # fmt: skip
+            )
 
     # -- after ------------------------------------------------------------------------------------------------
 
@@ -510,7 +503,7 @@ def while_with_effects(goes: Any, test: Callable[[], Any], step: Callable[[], An
     def whole(state: Any) -> Any:
         goes, *last = iterate(
             lambda goes, *_: goes, run, (first, *state), LIMIT.get(), ["condition", *loop.names]
-        )  # fmt: skip
+        )
         ends[:] = [goes]
         return tuple(last)
 

@@ -49,7 +49,7 @@ from hybridflow.guards.users import OWN_LIBRARIES, is_users_class, is_users_file
 _CLOSED = (
     Tensor, Variable, TracedArray, TracedNumber, jax.Array, np.dtype, np.generic, np.ufunc,
     CodeType, FrameType, TracebackType,
-)  # fmt: skip
+)
 """Types that cannot change, or whose changes are recorded as operations."""
 _CONTAINERS_FROM = ("builtins", "collections", "functools", "types")
 """The modules whose objects hold what users put there. Inside of others (queues, loggers, threads), libraries keep

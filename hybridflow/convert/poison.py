@@ -43,7 +43,7 @@ for _name in (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift", "neg",
     "pos", "abs", "invert", "lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "float", "index", "len", "iter",
     "getitem", "setitem", "call", "contains", "array",
-):  # fmt: skip
+):
     setattr(Poison, f"__{_name}__", Poison.fail)
     if _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"):
         setattr(Poison, f"__r{_name}__", Poison.fail)
@@ -81,4 +81,4 @@ def set_in_one(name: str, when: str, place: str, value: str) -> Poison:
         message(f"{spoken(name)} has a value if the condition at {place} is {when}, and none if it is {other}",
                 got=f"{value} if {when}",
                 hint="Give it a value before the branch, or in both."),
-    )  # fmt: skip
+    )

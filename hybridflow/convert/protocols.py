@@ -47,14 +47,14 @@ from hybridflow.guards.users import is_users, is_users_class
 _PLAIN = frozenset(
     {Tensor, Variable, TracedArray, TracedNumber, StagedNumber, int, float, bool, complex, str, bytes, list, tuple,
      dict, set, type(None), range, np.ndarray, type, slice}
-)  # fmt: skip
+)
 """Types whose special methods no user wrote."""
 _COLLECTIONS = frozenset({list, tuple, dict, set})
 """Those of them that compare their items."""
 _CPYTHONS = (
     WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType, BuiltinFunctionType, GetSetDescriptorType,
     MemberDescriptorType, type(None), type(MISSING),
-)  # fmt: skip
+)
 """Types of what a class defines under a special name if no user wrote it."""
 _HEAP_TYPE = 1 << 9
 """The flag of classes that a ``class`` statement or a library made."""
@@ -207,7 +207,7 @@ _LAYOUTS: dict[type, Callable[[Any], Any]] = {
     list: list.copy, dict: dict.copy, set: set.__iter__, frozenset: frozenset.__iter__, int: int.__int__,
     float: float.__float__, complex: complex.__complex__, str: str.__str__,
     **{kind: lambda obj, kind=kind: kind.__getitem__(obj, slice(None)) for kind in (tuple, bytes, bytearray)},
-}  # fmt: skip
+}
 """The interpreter's types from which users' classes inherit operators, and how to copy what an object of them holds."""
 _mirrors: WeakKeyDictionary[type, dict[tuple[str, ...], tuple[tuple[type, ...], dict[str, Any], type]]]
 _mirrors = WeakKeyDictionary()
@@ -396,7 +396,7 @@ def _augmented(names: tuple[str, ...], plain: Callable[[Any, Any], Any]) -> Call
 _NAMES = {
     "Add": "add", "Sub": "sub", "Mult": "mul", "Div": "truediv", "FloorDiv": "floordiv", "Mod": "mod", "Pow": "pow",
     "MatMult": "matmul", "BitAnd": "and", "BitOr": "or", "BitXor": "xor", "LShift": "lshift", "RShift": "rshift",
-}  # fmt: skip
+}
 
 
 def _plain(operation: Any) -> Any:
@@ -455,7 +455,7 @@ _OF_BUILTINS: dict[Any, tuple[str, ...]] = {
     dict: (*_ITERATION, "keys"), abs: ("__abs__",), len: ("__len__",), round: ("__round__",), next: ("__next__",),
     reversed: ("__reversed__", "__len__", "__getitem__"), divmod: ("__divmod__", "__rdivmod__"),
     pow: ("__pow__", "__rpow__"), bool: _TRUTH,
-}  # fmt: skip
+}
 """Builtins that use their arguments by special methods, which a user may have written."""
 _FIRST_IS_CALLED = frozenset({map, filter})
 

@@ -21,7 +21,7 @@ from hybridflow.convert.outside import Outside
 from hybridflow.convert.poison import UNSET
 from hybridflow.convert.syntax import RUNTIME
 from hybridflow.core.context import current
-from hybridflow.core.errors import HybridflowError, MutationError, TraceError, message
+from hybridflow.core.errors import HybridflowError, MutationError, TraceError
 from hybridflow.core.functions import is_own
 from hybridflow.core.node import Where, format_where, user_place
 from hybridflow.core.staged_number import tried
@@ -206,9 +206,9 @@ def require_certain(error: BaseException | None) -> None:
 
 def _cannot_handle(kind: type, place: str | None) -> TraceError:
     return TraceError(
-        message(f"except: whether {kind.__name__} is raised at {place} depends on a tensor, so it cannot be handled",
-                hint="Do in the branch itself what is to be done, or put the try inside of it.")
-    )  # fmt: skip
+        f"except: whether {kind.__name__} is raised at {place} depends on a tensor, so it cannot be handled",
+        hint="Do in the branch itself what is to be done, or put the try inside of it."
+    )
 
 
 DEPTH: ContextVar[int] = ContextVar("depth", default=32)
@@ -254,12 +254,10 @@ def _require_one(obj: Any, what: str) -> None:
     tracer: Any = current().tracer
     while tracer is not None:
         if id(obj) in _remade.get(tracer, ()):
-            raise MutationError(
-                message(f"{type(obj).__name__}{what}: which object is changed depends on a tensor, "
-                        f"at {format_where(user_place(4))}",
-                        got=f"a {type(obj).__name__} that a branch or loop on tensors chose",
-                        hint="Make a new one, for example with dataclasses.replace or copy.copy.")
-            )  # fmt: skip
+            raise MutationError(f"{type(obj).__name__}{what}: which object is changed depends on a tensor, "
+                                f"at {format_where(user_place(4))}",
+                                got=f"a {type(obj).__name__} that a branch or loop on tensors chose",
+                                hint="Make a new one, for example with dataclasses.replace or copy.copy.")
         tracer = tracer.outer
 
 
@@ -286,11 +284,9 @@ def changed(obj: Any, what: str) -> None:
 
 
 def _changed_in_body(obj: Any, what: str, place: Where | None, hint: str) -> MutationError:
-    return MutationError(
-        message(f"{type(obj).__name__}{what}: changes Python state in a branch or loop body on tensors, "
-                f"at {format_where(place)}",
-                got=f"a {type(obj).__name__} made outside of that body", hint=hint)
-    )  # fmt: skip
+    return MutationError(f"{type(obj).__name__}{what}: changes Python state in a branch or loop body on tensors, "
+                         f"at {format_where(place)}", got=f"a {type(obj).__name__} made outside of that body",
+                         hint=hint)
 
 
 def before_change(function: Any, args: tuple[Any, ...]) -> bool:
@@ -349,10 +345,8 @@ def read_whole(values: Iterable[Any]) -> None:
 
 def _read_too_early() -> MutationError:
     """Return the error for a list whose rows exist only after the loop."""
-    return MutationError(
-        message(f"list: read in the loop over rows that appends to it, at {format_where(user_place(4))}",
-                hint="Keep what the next step needs in a variable of its own.")
-    )  # fmt: skip
+    return MutationError(f"list: read in the loop over rows that appends to it, at {format_where(user_place(4))}",
+                         hint="Keep what the next step needs in a variable of its own.")
 
 
 def append_rows(lists: Iterable[list[Any]], values: Iterable[Any], length: int, call: Callable[..., Any]) -> None:

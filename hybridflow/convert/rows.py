@@ -18,7 +18,7 @@ from hybridflow.convert.values import is_staged, is_tensor
 from hybridflow.core.context import current
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import int32, int64
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError
 from hybridflow.core.held import defines
 from hybridflow.core.staged_number import StagedNumber, refused, several_kinds, used_at
 from hybridflow.core.tensor import Tensor, as_tensor
@@ -48,7 +48,7 @@ def rows_of(tensor: Any) -> Rows:
     """Return the rows of a tensor."""
     whole = as_tensor(tensor)
     if not whole.shape:
-        raise ArgumentTypeError(message("iter: a tensor of shape () cannot be iterated", got=str(whole.spec)))
+        raise ArgumentTypeError("iter: a tensor of shape () cannot be iterated", got=str(whole.spec))
     if type(tensor) is TracedArray:
         return Rows((whole,), lambda row: tensor.like(row[0], moved=True))
     return Rows((whole,), lambda row: row[0])
@@ -297,10 +297,8 @@ def require_known(iterator: Any) -> None:
         place = _stopped.get(tracer, {}).get(id(iterator), (None, None))[1]
         tracer = tracer.outer
     if place is not None:
-        raise TraceError(
-            message(f"iter: what is left of an iterator depends on a tensor, which stops the loop at {place}, and "
-                    f"it is read at {where_now()}", hint="Let the loop end, or make a new iterator.")
-        )  # fmt: skip
+        raise TraceError(f"iter: what is left of an iterator depends on a tensor, which stops the loop at {place}, and "
+                         f"it is read at {where_now()}", hint="Let the loop end, or make a new iterator.")
 
 
 class TensorRange(StandsFor):
@@ -316,12 +314,10 @@ class TensorRange(StandsFor):
         ends = (self.start, self.stop, self.step)
         numbers = ", ".join([shown(one) if type(one) is StagedNumber else repr(one) for one in ends])
         raise refused(
-            TraceError(
-                message("range: its length is a tensor, so only a converted for loop can run over it",
-                        got=f"range({numbers}), {used_at()}",
-                        hint="Use a for statement, or a range of a known length with a condition."),
-            )
-        )  # fmt: skip
+            TraceError("range: its length is a tensor, so only a converted for loop can run over it",
+                       got=f"range({numbers}), {used_at()}",
+                       hint="Use a for statement, or a range of a known length with a condition.")
+        )
 
     __iter__ = __len__ = __bool__ = __getitem__ = __contains__ = __reversed__ = __eq__ = __hash__ = _refuse
     __str__ = __repr__ = __reduce_ex__ = index = _refuse
@@ -364,9 +360,8 @@ def ranged(*args: Any) -> Any:
         elif not is_tensor(tensor):
             operator.index(tensor)  # raises Python's error
         elif tensor.shape != () or np.dtype(tensor.dtype).kind not in "iu":
-            raise ArgumentTypeError(
-                message("range: only an integer tensor of shape () is an index", got=str(as_tensor(tensor).spec))
-            )
+            raise ArgumentTypeError("range: only an integer tensor of shape () is an index",
+                                    got=str(as_tensor(tensor).spec))
     step = args[2] if len(args) == 3 else 1
     if is_staged(step):
         add_check(PUBLIC.not_equal(as_tensor(step), 0), ArgumentError, "range() arg 3 must not be zero")

@@ -36,7 +36,7 @@ from hybridflow.ir.effects import has_effect
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     **protocols.COMPARISONS, "Is": staged_reads.same, "IsNot": lambda a, b: negated(staged_reads.same(a, b)),
     "In": builtin.contains, "NotIn": lambda a, b: negated(builtin.contains(a, b)),
-}  # fmt: skip
+}
 
 
 def _all_locals(frame: FrameType) -> dict[str, Any]:
@@ -203,7 +203,7 @@ class Runtime:
     def for_(
         self, iterable: Any, step: Callable[[Any], Any], test: Callable[[], Any] | None, bound: Any, head: Any,
         live: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Run a ``for``."""
         regions.read(iterable)
         given, iterable = iterable, observe.iterate(protocols.items_of(iterable))

@@ -54,10 +54,8 @@ def _stacked_keys(keys: Sequence[Any]) -> Any:
     if tensors:
         dtypes = [one.dtype if is_tensor(one) else weak_dtype_of(one, tensors[0].dtype) for one in keys]
         if any(dtype != dtypes[0] for dtype in dtypes):
-            raise DTypeError(
-                message(f"sorted: the keys have different dtypes, at {where_now()}",
-                        got=", ".join(map(str, dict.fromkeys(dtypes))), hint="Cast them to one.")
-            )  # fmt: skip
+            raise DTypeError(f"sorted: the keys have different dtypes, at {where_now()}",
+                             got=", ".join(map(str, dict.fromkeys(dtypes))), hint="Cast them to one.")
         made = [asarray(one, dtype=dtypes[0]) for one in keys]
         for one in made:
             if one.size != 1:
@@ -68,7 +66,7 @@ def _stacked_keys(keys: Sequence[Any]) -> Any:
         stacked = PUBLIC.stack([raw_of(one, dtype) for one in keys])
     if is_floating(stacked.dtype):
         text = message("sorted: a key is NaN, which Python's sort leaves where its comparisons happen to put it",
-                       hint="Replace it, for example with hf.where(hf.isnan(key), hf.inf, key).")  # fmt: skip
+                       hint="Replace it, for example with hf.where(hf.isnan(key), hf.inf, key).")
         add_check(PUBLIC.all(PUBLIC.equal(stacked, stacked)), ArgumentError, text)
     return stacked if stacked.dtype != np.bool_ else PUBLIC.astype(stacked, int32)
 
@@ -116,7 +114,7 @@ def _is_like(leaf: Any, tensor: Any) -> bool:
 
 def _cannot_move(one: Any, other: Any) -> TraceError:
     return TraceError(
-        message(f"sorted: which item comes where depends on a tensor, and the items differ in more than the values of "
-                f"tensors and numbers, at {where_now()}", got=f"{made_at(one)} and {made_at(other)}",
-                hint="Sort the tensors with hf.argsort, or give the items one structure and shape.")
-    )  # fmt: skip
+        f"sorted: which item comes where depends on a tensor, and the items differ in more than the values of "
+        f"tensors and numbers, at {where_now()}", got=f"{made_at(one)} and {made_at(other)}",
+        hint="Sort the tensors with hf.argsort, or give the items one structure and shape."
+    )

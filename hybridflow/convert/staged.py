@@ -151,7 +151,7 @@ def _int(number: StagedNumber) -> Any:
 
 def _overflow_text() -> str:
     return message("a Python integer that a branch or loop on tensors decides is larger than 2**62",
-                   hint="Integers there have 64 bits. Make it a float.")  # fmt: skip
+                   hint="Integers there have 64 bits. Make it a float.")
 
 
 def _require_small(raw: Any, bound: int = LARGEST) -> None:
@@ -230,7 +230,7 @@ def as_integer(number: StagedNumber, target: DType) -> Tensor:
 def _range_text(number: StagedNumber, dtype: DType) -> str:
     made = format_where(number.where) or "an unknown place"
     return message(f"asarray: a Python {widest(number.kinds).__name__} that a branch or loop on tensors decides does "
-                   f"not fit {dtype}", got=f"the number made at {made}", hint="Choose a wider dtype.")  # fmt: skip
+                   f"not fit {dtype}", got=f"the number made at {made}", hint="Choose a wider dtype.")
 
 
 def _truth(self: StagedNumber) -> Tensor:
@@ -335,7 +335,7 @@ def _power(a: StagedNumber, b: StagedNumber, known: Any, base: Any) -> StagedNum
     if int in kinds and known is None:
         if float not in b.kinds:
             text = message("a negative power of a Python integer is a float; that it is one depends on a tensor here",
-                           hint="Make the base a float.")  # fmt: skip
+                           hint="Make the base a float.")
             add_check(_int(b) >= 0, NumberRangeError, text)
         else:
             kinds = FLOAT if kinds == FLOAT else kinds
@@ -350,7 +350,7 @@ def _power(a: StagedNumber, b: StagedNumber, known: Any, base: Any) -> StagedNum
     if (known is None or known != int(known)) and not (base is not None and base >= 0):
         ok = PUBLIC.logical_not(PUBLIC.logical_and(x < 0, PUBLIC.floor(y) != y))
         text = message("a fractional power of a negative Python number is complex; a tensor decides that it is one",
-                       hint="Take abs() of it, or start with a complex tensor.")  # fmt: skip
+                       hint="Take abs() of it, or start with a complex tensor.")
         add_check(ok, NumberRangeError, text)
     raw = PUBLIC.power(x, y)
     finite = PUBLIC.logical_and(PUBLIC.isfinite(x), PUBLIC.isfinite(y))
@@ -413,11 +413,11 @@ def _known(value: Any) -> Any:
 _PLAIN: dict[str, Any] = {
     "add": _sum(operator.add), "sub": _sum(operator.sub), "mul": _multiply,
     "and": _bits("and", "bitwise_and"), "or": _bits("or", "bitwise_or"), "xor": _bits("xor", "bitwise_xor"),
-}  # fmt: skip
+}
 _DIVIDING: dict[str, Any] = {
     "truediv": _divide, "floordiv": _floor(operator.floordiv, "floor_divide"),
     "mod": _floor(operator.mod, "remainder"), "lshift": _shift_left, "rshift": _shift_right,
-}  # fmt: skip
+}
 _ORDER: dict[str, Any] = {name: _compare(getattr(operator, name)) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
 
 
@@ -553,7 +553,7 @@ _OF_UFUNCS: dict[Any, str] = {
     np.remainder: "mod", np.power: "pow", np.bitwise_and: "and", np.bitwise_or: "or", np.bitwise_xor: "xor",
     np.left_shift: "lshift", np.right_shift: "rshift", np.less: "lt", np.less_equal: "le", np.greater: "gt",
     np.greater_equal: "ge", np.equal: "eq", np.not_equal: "ne",
-}  # fmt: skip
+}
 
 
 def _ufunc(self: StagedNumber, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
@@ -573,14 +573,14 @@ def _install() -> None:
     for name in _ORDER:
         setattr(StagedNumber, f"__{name}__", _method(name, False))
     for name in ("bool", "int", "float", "complex", "index", "hash", "array", "reduce_ex", "reduce", "sizeof",
-                 "str", "repr", "format"):  # fmt: skip
+                 "str", "repr", "format"):
         setattr(StagedNumber, f"__{name}__", _refusing(name))
     alone: dict[str, Any] = {
         "neg": negative, "pos": positive, "abs": absolute, "invert": inverted, "round": rounded,
         "trunc": as_int, "floor": _to_whole("floor"), "ceil": _to_whole("ceil"), "divmod": _divmod,
         "rdivmod": lambda self, other: _divmod(other, self), "getattr": _unknown_attribute, "array_ufunc": _ufunc,
         "pow": powered,
-    }  # fmt: skip
+    }
     for name, function in alone.items():
         setattr(StagedNumber, f"__{name}__", function)
     StagedNumber.tensor, StagedNumber.truth = _tensor, _truth  # pyright: ignore[reportAttributeAccessIssue]

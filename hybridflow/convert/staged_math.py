@@ -24,7 +24,7 @@ from hybridflow.ir.builder import add_check
 _SAME_NAME = (
     "sqrt", "exp", "expm1", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
     "tanh", "asinh", "acosh", "atanh",
-)  # fmt: skip
+)
 _OVERFLOWS = frozenset({"exp", "expm1", "sinh", "cosh", "pow"})
 _TESTS = ("isnan", "isinf", "isfinite")
 

@@ -76,7 +76,7 @@ def _reflected(name: str) -> Callable[[Any, Any], Any]:
 _ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "and", "or", "xor", "lshift", "rshift")
 _VALUES: dict[str, Callable[[StagedNumber], Any]] = {
     "real": positive, "imag": _imaginary, "numerator": positive, "denominator": lambda number: 1,
-}  # fmt: skip
+}
 _METHODS: dict[str, Callable[..., Any]] = {
     "conjugate": positive, "is_integer": _is_whole, "as_integer_ratio": _ratio,
     "__abs__": absolute, "__neg__": negative, "__pos__": positive, "__invert__": inverted, "__round__": rounded,
@@ -87,7 +87,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "__rdivmod__": lambda number, other: divmod(other, number),
     **{f"__{name}__": _binary(name) for name in (*_ARITHMETIC, "lt", "le", "gt", "ge", "eq", "ne")},
     **{f"__r{name}__": _reflected(name) for name in _ARITHMETIC},
-}  # fmt: skip
+}
 """The attributes and methods of numbers that give what Python gives; all others need the value."""
 
 
@@ -200,7 +200,7 @@ def same(a: Any, b: Any) -> Any:
             text = message(
                 f"is: which {type(a).__name__} it is depends on a tensor", got=f"two of them, {used_at()}",
                 hint="Compare what is in them, or choose a number beside the object and compare that.",
-            )  # fmt: skip
+            )
             raise refused(TracedValueError(text))
     return observe.same(a, b)
 
@@ -234,7 +234,7 @@ def identity(obj: Any) -> int:
         obj.needed()
     if type(obj) is StagedNumber or type(obj) is TracedNumber:
         text = message("id: a Python number is another object in each call", got=f"{_spoken(obj)}, {used_at()}",
-                       hint="Use the number itself.")  # fmt: skip
+                       hint="Use the number itself.")
         raise refused(ArgumentTypeError(text))
     return observe.identity(obj)
 

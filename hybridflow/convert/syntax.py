@@ -73,7 +73,7 @@ def function(place: Any, name: str, parameters: Sequence[str], body: list[Any]) 
     args = ast.arguments(
         posonlyargs=[], args=[at(place, ast.arg(one)) for one in parameters], vararg=None, kwonlyargs=[],
         kw_defaults=[], kwarg=None, defaults=[],
-    )  # fmt: skip
+    )
     made = ast.FunctionDef(name=name, args=args, body=body, decorator_list=[], returns=None, type_comment=None)
     if "type_params" in ast.FunctionDef._fields:
         made.__dict__["type_params"] = []

@@ -52,10 +52,8 @@ def truth(value: Any) -> Tensor:
         return value.truth()
     tensor: Any = as_tensor(value)
     if tensor.size != 1:
-        raise ShapeError(
-            message(f"bool: needs exactly one element, there are {tensor.size}", got=str(tensor.spec),
-                    hint="Reduce it with hf.all or hf.any.")
-        )  # fmt: skip
+        raise ShapeError(f"bool: needs exactly one element, there are {tensor.size}", got=str(tensor.spec),
+                         hint="Reduce it with hf.all or hf.any.")
     if tensor.shape != ():
         tensor = tensor.reshape(())
     return tensor if tensor.dtype == np.bool_ else tensor != 0
@@ -228,7 +226,7 @@ def difference(name: str, a: Value, b: Value, place: str) -> Poison | None:
             TraceError,
             message(f"{what} has another structure if the condition at {place} is true than if it is false",
                     got=f"{shown(a)} if true, {shown(b)} if false", hint="Give it one structure in both branches."),
-        )  # fmt: skip
+        )
     for one, other in zip(a.leaves, b.leaves, strict=True):
         reason = _leaf_difference(what, one, other, place)
         if reason is not None:
@@ -248,7 +246,7 @@ def _leaf_difference(what: str, a: Any, b: Any, place: str) -> Poison | None:
             message(f"{what} is not the same Python object if the condition at {place} is true and if it is false",
                     got=f"{made_at(a)} if true, {made_at(b)} if false",
                     hint="Only tensors and numbers can depend on a tensor."),
-        )  # fmt: skip
+        )
     if is_number(a) or is_number(b):
         if _shape(a) != _shape(b):
             return _shapes(what, a, b, place)
@@ -261,7 +259,7 @@ def _leaf_difference(what: str, a: Any, b: Any, place: str) -> Poison | None:
             DTypeError,
             message(f"{what} is {one.dtype} if the condition at {place} is true and {other.dtype} if it is false",
                     got=f"{made_at(a)}; {made_at(b)}", hint="Cast one of them."),
-        )  # fmt: skip
+        )
     return None
 
 
@@ -275,7 +273,7 @@ def _widened(what: str, a: Any, b: Any, place: str) -> Poison | None:
         DTypeError,
         message(f"{what} is {_kind(a)} if the condition at {place} is true and {_kind(b)} if it is false",
                 got=f"{made_at(a)}; {made_at(b)}", hint=f"Cast the tensor, or write a number of {tensor.dtype}."),
-    )  # fmt: skip
+    )
 
 
 def _kind(leaf: Any) -> str:
@@ -291,7 +289,7 @@ def _shapes(what: str, a: Any, b: Any, place: str) -> Poison:
         ShapeError,
         message(f"{what} has shape {_shape(a)} if the condition at {place} is true and {_shape(b)} if it is false",
                 got=f"{made_at(a)}; {made_at(b)}", hint="Give it one shape in both branches."),
-    )  # fmt: skip
+    )
 
 
 def shown(value: Value) -> str:

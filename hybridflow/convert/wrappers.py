@@ -18,7 +18,7 @@ from hybridflow.convert import regions
 from hybridflow.convert.values import is_traced
 from hybridflow.core.attached import attached
 from hybridflow.core.context import current, eager_code
-from hybridflow.core.errors import LeakError, MutationError, TracedValueError, message
+from hybridflow.core.errors import LeakError, MutationError, TracedValueError
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.structures import parts_of
 from hybridflow.core.tensor import Tensor
@@ -122,13 +122,9 @@ def _kept_outside(what: Any, make: Callable[[], Any]) -> Any:
 
 def _not_kept(what: Any, why: str) -> MutationError:
     name = getattr(what, "__qualname__", repr(what))
-    return MutationError(
-        message(
-            f"compile: the value that {name} keeps for later calls {why}, which a compiled call cannot do",
-            got=f"a tensor from {name} at {format_where(user_place(3))}",
-            hint="Call it before the compiled function, or compute the value at every call.",
-        )
-    )
+    return MutationError(f"compile: the value that {name} keeps for later calls {why}, which a compiled call cannot do",
+                         got=f"a tensor from {name} at {format_where(user_place(3))}",
+                         hint="Call it before the compiled function, or compute the value at every call.")
 
 
 def unwrapped(function: Any) -> Any:

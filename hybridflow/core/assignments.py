@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridflow.backend.process_memory import return_free_memory
 from hybridflow.core.device import device_of, is_host, place
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.mesh import lies_on_several, local_bytes
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor, require_value
 from hybridflow.core.variable import WRITES, Variable
@@ -61,7 +61,7 @@ def assign_all(
     wrong = "; ".join([f"{kind}: {listed(paths)}" for kind, paths in arrays.items() if paths])
     if wrong:
         step = None if arrays["of another shape or dtype"] else hint or (_LOOSE if strict else _RENAME)
-        raise ArgumentError(message(f"{what}: the values do not fit, and nothing is changed", got=wrong, hint=step))
+        raise ArgumentError(f"{what}: the values do not fit, and nothing is changed", got=wrong, hint=step)
     placed = {path: beside(known[path], tensor) for path, tensor in given.items()}
     with WRITES:
         for path, tensor in placed.items():

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar, cast
 from hybridflow.core.context import CONTEXT, Context, current
 from hybridflow.core.dispatch import connected_edges, record
 from hybridflow.core.dtypes import LOW_PRECISION, DType, as_dtype, bfloat16, float32
-from hybridflow.core.errors import DTypeError, message
+from hybridflow.core.errors import DTypeError
 from hybridflow.core.functions import decorated
 from hybridflow.core.keywords import take_foreign_keywords
 from hybridflow.core.node import Edge, Node
@@ -72,7 +72,7 @@ class Casts:
         return tuple([
             tensor if tensor.dtype is wanted or not _is_cast(tensor) else self._cast(tensor, wanted)
             for tensor in inputs
-        ])  # fmt: skip
+        ])
 
     def _was_read(self, tensor: Tensor) -> bool:
         return tensor._edge is not None and tensor._edge[0] in self._reads
@@ -156,10 +156,8 @@ class autocast:  # noqa: N801 (used like a function: a context manager, or a dec
     def __init__(self, dtype: Any = bfloat16, *, enabled: bool = True) -> None:
         target = as_dtype(dtype)
         if target.num not in LOW_PRECISION:
-            raise DTypeError(
-                message(f"autocast: {target} is no low precision", got=f"autocast({target})",
-                        hint="Use hf.bfloat16 or hf.float16.")
-            )  # fmt: skip
+            raise DTypeError(f"autocast: {target} is no low precision", got=f"autocast({target})",
+                             hint="Use hf.bfloat16 or hf.float16.")
         self._dtype = target
         self._enabled = bool(enabled)
         self._entered: list[tuple[Token[Context | None], Context | None, Casts | None, Casts | None]] = []

@@ -17,7 +17,7 @@ from hybridflow.core.dtypes import (
     kind_of,
     promote_types,
 )
-from hybridflow.core.errors import ArgumentTypeError, DTypeError, LayoutWarning, ShapeError, message
+from hybridflow.core.errors import ArgumentTypeError, DTypeError, LayoutWarning, ShapeError
 from hybridflow.core.mesh import lies_on_several
 from hybridflow.core.node import Where, user_place, warn_at
 from hybridflow.core.op import REGISTRY
@@ -71,11 +71,8 @@ def to_numpy(obj: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     if dtype is None or dtype == source_dtype:
         return np.array(array, dtype=source_dtype, order="C")
     if kind_of(source_dtype) == "complex" and kind_of(dtype) != "complex":
-        raise DTypeError(
-            message(
-                f"asarray: {source_dtype} to {dtype} would drop the imaginary part", hint="Take .real or .imag first."
-            )
-        )
+        raise DTypeError(f"asarray: {source_dtype} to {dtype} would drop the imaginary part",
+                         hint="Take .real or .imag first.")
     return np.array(run_quietly(cast(Any, REGISTRY["astype"].kernel), array, dtype=dtype), order="C")
 
 
@@ -87,9 +84,7 @@ def is_number(value: object) -> bool:
 def _array(obj: Any) -> np.ndarray[Any, Any]:
     """Return an array-like object as a NumPy array, without a copy where possible."""
     if isinstance(obj, np.ma.MaskedArray):
-        raise ArgumentTypeError(
-            message("asarray: a tensor has no mask, a masked array does", hint="Use array.filled(value).")
-        )
+        raise ArgumentTypeError("asarray: a tensor has no mask, a masked array does", hint="Use array.filled(value).")
     if isinstance(obj, jax.Array) and lies_on_several(obj):
         text = (
             f"asarray: gathers an array that lies on {len(obj.sharding.device_set)} devices into one on the host. "
@@ -107,10 +102,8 @@ def _array(obj: Any) -> np.ndarray[Any, Any]:
             return np.asarray(memoryview(obj))
         except TypeError:
             pass
-    raise ArgumentTypeError(
-        message(f"asarray: cannot make a tensor of a {type(obj).__name__}", got=repr(obj)[:80],
-                hint="Pass a number, a nested list of numbers, an array or a tensor.")
-    )  # fmt: skip
+    raise ArgumentTypeError(f"asarray: cannot make a tensor of a {type(obj).__name__}", got=repr(obj)[:80],
+                            hint="Pass a number, a nested list of numbers, an array or a tensor.")
 
 
 def _of_numbers(obj: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -120,10 +113,8 @@ def _of_numbers(obj: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         DTypeError: it holds objects, such as lists, instead of numbers.
     """
     if array.dtype.kind == "O":
-        raise DTypeError(
-            message(f"asarray: a {type(obj).__name__} of objects has no dtype of numbers", got=repr(obj)[:80],
-                    hint="Fill in what is missing, and give rows of one length as nested lists (`obj.tolist()`).")
-        )  # fmt: skip
+        raise DTypeError(f"asarray: a {type(obj).__name__} of objects has no dtype of numbers", got=repr(obj)[:80],
+                         hint="Fill in what is missing, and give rows of one length as nested lists (`obj.tolist()`).")
     return array
 
 
@@ -141,10 +132,8 @@ def _from_dlpack(obj: Any) -> Any:
 def require_shallow(depth: int) -> None:
     """Raise if lists are nested deeper than any array has axes."""
     if depth > _DEEPEST:
-        raise ShapeError(
-            message(f"asarray: lists are nested more than {_DEEPEST} deep, which is the most axes of an array",
-                    hint="A list that holds itself has no end.")
-        )  # fmt: skip
+        raise ShapeError(f"asarray: lists are nested more than {_DEEPEST} deep, which is the most axes of an array",
+                         hint="A list that holds itself has no end.")
 
 
 def _nested(obj: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
@@ -171,16 +160,13 @@ def _nested(obj: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     _check_all_fit(numbers, set(by_type), target)
     for array in arrays:
         if array.dtype.kind == "c" and kind_of(target) != "complex":
-            raise DTypeError(
-                message(f"asarray: {array.dtype} to {target} would drop the imaginary part", hint="Take .real first.")
-            )
+            raise DTypeError(f"asarray: {array.dtype} to {target} would drop the imaginary part",
+                             hint="Take .real first.")
     try:
         made = run_quietly(np.array, nested, dtype=target)
     except ValueError:
-        raise ShapeError(
-            message("asarray: a nested list must be rectangular", got=repr(obj)[:80],
-                    hint="Pad the rows to one length.")
-        ) from None  # fmt: skip
+        raise ShapeError("asarray: a nested list must be rectangular", got=repr(obj)[:80],
+                         hint="Pad the rows to one length.") from None
     if not {float, complex}.isdisjoint(by_type) and made.dtype.itemsize <= 8 and np.isinf(made).any():
         for number in numbers:
             check_fits(number, target)

@@ -12,7 +12,7 @@ import numpy as np
 
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.context import context_of, current
-from hybridflow.core.errors import DeviceError, message
+from hybridflow.core.errors import DeviceError
 from hybridflow.core.forked import require_xla
 
 _PLATFORMS = {"cuda": "gpu"}
@@ -69,7 +69,7 @@ def _found(name: str) -> Any:
     except (RuntimeError, IndexError, ValueError):
         known = ", ".join(dict.fromkeys(["cpu", *[f"{d.platform}:{d.id}" for d in jax.local_devices()]]))
         hint = f"Devices here: {known}.{_way_to(platform)}"
-        raise DeviceError(message(f"device: there is no {name!r}", hint=hint)) from None
+        raise DeviceError(f"device: there is no {name!r}", hint=hint) from None
 
 
 def _way_to(platform: str) -> str:
@@ -135,11 +135,9 @@ def require_on(device: Any, values: Iterable[Any]) -> None:
     for value in values:
         if isinstance(value, jax.Array) and len(value.devices()) == 1 and device_of(value) != device:
             here, there = device_name(device), device_name(device_of(value))
-            raise DeviceError(
-                message(f"a compiled call in the block of hf.device({here!r}) takes a value on {there}",
-                        got=f"{value.dtype}{[*value.shape]}",
-                        hint=f"Move it with .to({here!r}), or make the call outside of the block.")
-            )  # fmt: skip
+            raise DeviceError(f"a compiled call in the block of hf.device({here!r}) takes a value on {there}",
+                              got=f"{value.dtype}{[*value.shape]}",
+                              hint=f"Move it with .to({here!r}), or make the call outside of the block.")
 
 
 class device(ContextDecorator):  # noqa: N801 (used like a function)

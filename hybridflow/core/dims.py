@@ -37,11 +37,11 @@ Monomial = tuple[Atom, ...]
 
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "==": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+}
 _WORDS = {
     "==": ("is", "is not"), "<": ("is below", "is at least"), "<=": ("is at most", "is above"),
     ">": ("is above", "is at most"), ">=": ("is at least", "is below"),
-}  # fmt: skip
+}
 """Each comparison in words, where it is true and where it is false."""
 _OPAQUE: dict[str, Callable[[int, int], int]] = {"//": operator.floordiv, "%": operator.mod}
 
@@ -503,7 +503,7 @@ def _add_float_methods() -> None:
         function = getattr(operator, name)
         setattr(SizeFloat, f"__{name}__", lambda self, function=function: size_float(function, self))
     for name in ("bool", "int", "round", "trunc", "floor", "ceil", "eq", "ne", "lt", "le", "gt", "ge", "str", "repr",
-                 "format"):  # fmt: skip
+                 "format"):
         setattr(SizeFloat, f"__{name}__", asked(name))
 
 

@@ -19,7 +19,7 @@ from hybridflow.core.context import Context, context_now, current
 from hybridflow.core.device import default_is_host, device_of, device_string, is_host, makes_on_host
 from hybridflow.core.dims import SIZES
 from hybridflow.core.dtypes import LOW_PRECISION, is_differentiable
-from hybridflow.core.errors import DeviceError, HybridflowError, message
+from hybridflow.core.errors import DeviceError, HybridflowError
 from hybridflow.core.forked import require_xla
 from hybridflow.core.inline import inlined
 from hybridflow.core.node import FOREVER, Edge, user_place
@@ -134,7 +134,7 @@ def _passes(op: Op, outputs: tuple[Any, ...]) -> bool:
 def record(
     op: Op, edges: tuple[Edge | None, ...], attrs: dict[str, Any], values: list[Any], outputs: Any, backend: str,
     whole: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """Make the node of an executed op, and return its visible outputs, or all if `whole`, connected to it."""
     saves = op.saves
     many = type(outputs) is tuple
@@ -302,13 +302,8 @@ def _check_devices(op: Op, inputs: tuple[Tensor, ...], values: list[Any]) -> Non
     """Raise if inputs with more than one element live on different devices."""
     devices = {device_string(value) for value in values if value.ndim}
     if len(devices) > 1:
-        raise DeviceError(
-            message(
-                f"{op.name}: inputs on different devices: {', '.join(sorted(devices))}",
-                got=f"{op.name}({', '.join(map(describe, inputs))})",
-                hint="Move one with .to(device).",
-            )
-        )
+        raise DeviceError(f"{op.name}: inputs on different devices: {', '.join(sorted(devices))}",
+                          got=f"{op.name}({', '.join(map(describe, inputs))})", hint="Move one with .to(device).")
 
 
 def run_raw(op: Op, values: list[Any], attrs: dict[str, Any]) -> Any:

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from hybridflow.core.dims import Dim
-from hybridflow.core.errors import DTypeError, NumberRangeError, message
+from hybridflow.core.errors import DTypeError, NumberRangeError
 
 DType = np.dtype[Any]
 
@@ -39,14 +39,14 @@ SHORT_NAMES: dict[str, DType] = {
     "bool": bool_, "i8": int8, "i16": int16, "i32": int32, "i64": int64, "u8": uint8, "u16": uint16,
     "u32": uint32, "u64": uint64, "f16": float16, "bf16": bfloat16, "f32": float32, "f64": float64,
     "c64": complex64, "c128": complex128,
-}  # fmt: skip
+}
 """The IR's names of the dtypes."""
 _SHORT_NAME: dict[DType, str] = {dtype: name for name, dtype in SHORT_NAMES.items()}
 _KIND: dict[DType, str] = {
     dtype: "float" if name.startswith(("f", "bf")) else
     {"b": "bool", "i": "int", "u": "uint", "c": "complex"}[name[0]]
     for name, dtype in SHORT_NAMES.items()
-}  # fmt: skip
+}
 
 LOW_PRECISION = frozenset({float16.num, bfloat16.num})
 """`dtype.num` of the floats with which NumPy is slow; XLA therefore computes them in eager mode too."""
@@ -70,9 +70,8 @@ def as_dtype(dtype: Any) -> DType:
     except TypeError:
         converted = None
     if converted is None or converted not in _KIND:
-        raise DTypeError(
-            message(f"dtype: {dtype!r} is not a hybridflow dtype", hint=f"Choose one of: {', '.join(map(str, _KIND))}.")
-        )
+        raise DTypeError(f"dtype: {dtype!r} is not a hybridflow dtype",
+                         hint=f"Choose one of: {', '.join(map(str, _KIND))}.")
     return converted
 
 
@@ -135,12 +134,8 @@ def _promote_signed(unsigned: DType, signed: DType) -> DType:
         return signed
     bits = unsigned.itemsize * 16
     if bits > 64:
-        raise DTypeError(
-            message(
-                f"promotion: no integer dtype holds both {unsigned} and {signed}",
-                hint="Cast one of them with .astype(...).",
-            )
-        )
+        raise DTypeError(f"promotion: no integer dtype holds both {unsigned} and {signed}",
+                         hint="Cast one of them with .astype(...).")
     return _INT_BY_BITS[bits]
 
 
@@ -203,9 +198,7 @@ def check_fits(number: object, dtype: DType) -> None:
             _check_float(number, dtype)
     elif isinstance(number, complex):
         if _KIND[dtype] != "complex":
-            raise DTypeError(
-                message(f"asarray: {number} to {dtype} would drop the imaginary part", hint="Pass number.real.")
-            )
+            raise DTypeError(f"asarray: {number} to {dtype} would drop the imaginary part", hint="Pass number.real.")
         if dtype == complex64:
             _check_float(number.real, dtype)
             _check_float(number.imag, dtype)
@@ -230,10 +223,8 @@ def _out_of_range(number: float, dtype: DType) -> NumberRangeError:
     low, high = _range_of(dtype)
     wider = "int64" if is_integer(dtype) else "complex128" if dtype == complex64 else "float64"
     return NumberRangeError(
-        message(
-            f"asarray: {_short(number)} does not fit {dtype}, which holds {_short(low)} to {_short(high)}",
-            hint=f"Choose a wider dtype, for example dtype=hf.{wider}.",
-        )
+        f"asarray: {_short(number)} does not fit {dtype}, which holds {_short(low)} to {_short(high)}",
+        hint=f"Choose a wider dtype, for example dtype=hf.{wider}."
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hybridflow.core.dtypes import bfloat16, kind_of
-from hybridflow.core.errors import DTypeError, MissingPackageError, ShapeError, message
+from hybridflow.core.errors import DTypeError, MissingPackageError, ShapeError
 
 Array = np.ndarray[Any, Any]
 
@@ -21,9 +21,8 @@ def buffer_of(array: Array) -> memoryview:
         DTypeError: buffers have no format for the dtype.
     """
     if array.dtype == bfloat16:
-        raise DTypeError(
-            message("memoryview: buffers have no format for bfloat16", hint="Use memoryview(t.astype(hf.float32)).")
-        )
+        raise DTypeError("memoryview: buffers have no format for bfloat16",
+                         hint="Use memoryview(t.astype(hf.float32)).")
     return memoryview(array)
 
 
@@ -56,18 +55,14 @@ def arrow_of(array: Array, schema: Any) -> Any:
         MissingPackageError: pyarrow is not installed.
     """
     if not array.shape:
-        raise ShapeError(message("arrow: an array has an axis", got=f"shape {array.shape}", hint="Use t.item()."))
+        raise ShapeError("arrow: an array has an axis", got=f"shape {array.shape}", hint="Use t.item().")
     if array.dtype == bfloat16 or kind_of(array.dtype) == "complex":
-        raise DTypeError(
-            message(f"arrow: there are no arrays of {array.dtype}",
-                    hint="Cast it with .astype(hf.float32), or take .real and .imag.")
-        )  # fmt: skip
+        raise DTypeError(f"arrow: there are no arrays of {array.dtype}",
+                         hint="Cast it with .astype(hf.float32), or take .real and .imag.")
     try:
         arrow = import_module("pyarrow")
     except ImportError as error:
-        raise MissingPackageError(
-            message("arrow: an array of Arrow is made by the package pyarrow",
-                    hint="Install it: pip install pyarrow. Or pass t.numpy().")
-        ) from error  # fmt: skip
+        raise MissingPackageError("arrow: an array of Arrow is made by the package pyarrow",
+                                  hint="Install it: pip install pyarrow. Or pass t.numpy().") from error
     rows = arrow.array(array.reshape(-1))
     return reduce(arrow.FixedSizeListArray.from_arrays, array.shape[:0:-1], rows).__arrow_c_array__(schema)

@@ -640,5 +640,5 @@ FAMILIES = (
            "KerasTensor \\w+Scope activations applications constraints datasets distillation distribution "
            "preprocessing quantizers regularizers src visualization wrappers InputSpec",
            "hf.nn, hf.models, hf.distribute and hf.quantize", "they are the places here"),
-)  # fmt: skip
+)
 """The families. A name belongs to the first family that has it."""

@@ -299,5 +299,5 @@ HINTS = (
     Hint("tensorflow", "v1.summary.image", "hf.summary.Writer(path).image(name, image, step)",
          "a run's result is an array"),
     Hint("tensorflow", "v1.summary.text", "hf.summary.Writer(path).text(name, text, step)", "a text is no tensor here"),
-)  # fmt: skip
+)
 """The names that raise an error which says what to write instead."""

@@ -356,7 +356,7 @@ NAMES = (
     # -- namespaces
     Name("tensorflow", "hf.math", "hf"),
     Name("jax", "hf.numpy", "hf"),
-)  # fmt: skip
+)
 """The names that work, grouped by topic."""
 
 PER_EXAMPLE = "losses are per example here, and the mean is yours"
@@ -366,7 +366,7 @@ _UNBIASED = "torch divides by n - 1 then: add correction=1 for that, correction=
 _OF_A_DIM = {
     "max": _PAIR.format("argmax"), "min": _PAIR.format("argmin"), "median": _PAIR.format("argsort"),
     "sort": _PAIR.format("argsort"), "std": _UNBIASED, "var": _UNBIASED,
-}  # fmt: skip
+}
 _OF_A_PART = "torch is given the size of a part: give axis=, and the number of parts or where they begin."
 
 _COUPLED: Mapping[str, str] = dict.fromkeys(
@@ -484,7 +484,7 @@ KEYWORDS = (
     Keyword("jax", "in_shardings", (), "Use mesh= with batch= or in_layouts=, which is by parameter name."),
     Keyword("jax", "out_shardings", (), "Use mesh= with out_layouts=."),
     Keyword("torch", "reduction", (), f"Leave it out and use hf.mean or hf.sum: {PER_EXAMPLE}.", usual=("none",)),
-)  # fmt: skip
+)
 """The keywords of functions with options, layers and optimizers. An argument of None counts as not given."""
 
 SIZES = (
@@ -524,5 +524,5 @@ DIFFERENT = (
               "gives int32 and float32"),
     Different("numpy", "hf.sum of int8 to int32", "sums in int64", "sums in int32"),
     Different("tensorflow", "hf.argmax", "reduces axis 0 by default", "reduces all axes by default"),
-)  # fmt: skip
+)
 """The names that mean something different here."""

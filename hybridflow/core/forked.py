@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hybridflow.backend.jax_shim import xla_has_started
-from hybridflow.core.errors import ForkError, message
+from hybridflow.core.errors import ForkError
 from hybridflow.core.out_of_memory import read_array
 from hybridflow.core.settings import SETTINGS
 
@@ -61,12 +61,10 @@ def require_xla(what: str) -> None:
     """
     if PROCESS.lost:
         raise ForkError(
-            message(
-                f"{what} runs XLA, which cannot run in this process: it was forked from one that runs XLA, and has "
-                "none of its threads",
-                hint="Start it by multiprocessing.get_context('spawn') or 'forkserver'. NumPy kernels work "
-                "here; everything does if XLA had not begun, which it does when needed with JAX_PLATFORMS=cpu.",
-            )
+            f"{what} runs XLA, which cannot run in this process: it was forked from one that runs XLA, and has "
+            "none of its threads",
+            hint="Start it by multiprocessing.get_context('spawn') or 'forkserver'. NumPy kernels work "
+                 "here; everything does if XLA had not begun, which it does when needed with JAX_PLATFORMS=cpu."
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now
-from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentTypeError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -105,12 +105,8 @@ def no_convert(function: F) -> F:
         2.0
     """
     if not isinstance(function, FunctionType):
-        raise ArgumentTypeError(
-            message(
-                f"no_convert: a {type(function).__name__} is no Python function", got=repr(function)[:80],
-                hint="Decorate the function itself, below other decorators.",
-            )
-        )  # fmt: skip
+        raise ArgumentTypeError(f"no_convert: a {type(function).__name__} is no Python function",
+                                got=repr(function)[:80], hint="Decorate the function itself, below other decorators.")
     KEPT.add(function)
     return cast(F, function)
 
@@ -127,15 +123,13 @@ def decorated(name: str, block: Callable[[], AbstractContextManager[Any]], funct
         ArgumentTypeError: it cannot be called, or is a generator function.
     """
     if not callable(function):
-        raise ArgumentTypeError(
-            message(f"{name}: a {type(function).__name__} cannot be called", got=repr(function)[:60],
-                    hint=f"Decorate a function, or use with hf.{name}(...):")
-        )  # fmt: skip
+        raise ArgumentTypeError(f"{name}: a {type(function).__name__} cannot be called", got=repr(function)[:60],
+                                hint=f"Decorate a function, or use with hf.{name}(...):")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ArgumentTypeError(
-            message(f"{name}: {function.__qualname__} is a generator function, which runs after it was called",
-                    hint=f"Use with hf.{name}(...): in its body.")
-        )  # fmt: skip
+            f"{name}: {function.__qualname__} is a generator function, which runs after it was called",
+            hint=f"Use with hf.{name}(...): in its body."
+        )
     if inspect.iscoroutinefunction(function):
 
         async def waiting(*args: Any, **kwargs: Any) -> Any:

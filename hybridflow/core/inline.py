@@ -112,7 +112,7 @@ class _Inliner(ast.NodeTransformer):
         before = [
             ast.Assign([ast.Name(to, ast.Store())], given[name])
             for name, to in own.items() if name in given and ast.unparse(given[name]) != to
-        ]  # fmt: skip
+        ]
         body = [_Renamer(renamed).visit(one) for one in body]
         return [*before, *body, *([] if direct else [last(_Renamer(renamed).visit(returned.value))])]
 
@@ -133,7 +133,7 @@ def _names(value: ast.expr) -> list[str]:
     """Return the names in an expression that is a name or a tuple of names, else an empty list."""
     several = value.elts if isinstance(value, ast.Tuple) else [value]
     return [one.id for one in several if isinstance(one, ast.Name)] if all(
-        isinstance(one, ast.Name) for one in several) else []  # fmt: skip
+        isinstance(one, ast.Name) for one in several) else []
 
 
 class _Renamer(ast.NodeTransformer):

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, TypedDict, TypeVar, cast
 
-from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentTypeError
 from hybridflow.core.foreign_names import KEYWORDS, SIZES
 
 P = ParamSpec("P")
@@ -48,7 +48,7 @@ def our_keyword(function: str, keyword: str, names: Collection[str], given: Coll
         if names_ and (function not in row.but or row.unless in given):
             return names_[0]
         hint = row.but.get(function, row.instead) or hint
-    raise ArgumentTypeError(message(f"{function}: takes no keyword {keyword!r}", hint=hint))
+    raise ArgumentTypeError(f"{function}: takes no keyword {keyword!r}", hint=hint)
 
 
 def meant(
@@ -97,7 +97,7 @@ def respelled(function: Callable[..., Any], given: dict[str, Any]) -> Any:
         if ours is None:
             continue
         if ours in settled:
-            raise ArgumentTypeError(message(f"{name}: {ours} is given twice", got=f"{ours}=, {keyword}="))
+            raise ArgumentTypeError(f"{name}: {ours} is given twice", got=f"{ours}=, {keyword}=")
         given[ours] = value
     args = [given[one] for one, p in parameters.items() if p.kind is kinds.POSITIONAL_ONLY]
     return function(*args, **{one: given[one] for one in own})
@@ -131,9 +131,8 @@ def require_taken(name: str, options: Collection[str], keywords: Collection[str]
         near = get_close_matches(keyword, options, n=1, cutoff=0.75)
         if near and keyword not in parameters:
             called = getattr(function, "__name__", type(function).__name__)
-            raise ArgumentTypeError(
-                message(f"{name}: neither it nor {called} takes {keyword!r}", hint=f"Did you mean {near[0]}=?")
-            )
+            raise ArgumentTypeError(f"{name}: neither it nor {called} takes {keyword!r}",
+                                    hint=f"Did you mean {near[0]}=?")
 
 
 def take_foreign_keywords(cls: type) -> None:
@@ -161,19 +160,17 @@ def _accepting(init: Callable[..., None]) -> Callable[..., None]:
         most = len(names) - len(options)
         if not variadic and len(args) > most:
             raise ArgumentTypeError(
-                message(f"{label}: {most} argument{'s' * (most != 1)} at most by position, not {len(args)}",
-                        hint=f"Options are given by name: {', '.join(f'{one}=' for one in options) or 'it has none'}.")
-            )  # fmt: skip
+                f"{label}: {most} argument{'s' * (most != 1)} at most by position, not {len(args)}",
+                hint=f"Options are given by name: {', '.join(f'{one}=' for one in options) or 'it has none'}."
+            )
         for name, value in zip(names if not variadic else (), args, strict=False):
             if name in kwargs:
-                raise ArgumentTypeError(
-                    message(f"{label}: {name} is given twice", got=f"{value!r} by position, {name}={kwargs[name]!r}",
-                            hint=f"It takes: {', '.join(names)}.")
-                )  # fmt: skip
+                raise ArgumentTypeError(f"{label}: {name} is given twice",
+                                        got=f"{value!r} by position, {name}={kwargs[name]!r}",
+                                        hint=f"It takes: {', '.join(names)}.")
         if names[:1] == ["target"] and not args and "target" not in kwargs and "params" not in kwargs:
-            raise ArgumentTypeError(
-                message(f"{label}: it is not given what to optimize", hint=f"Write {label}(model, rate=...).")
-            )
+            raise ArgumentTypeError(f"{label}: it is not given what to optimize",
+                                    hint=f"Write {label}(model, rate=...).")
         foreign = [one for one in kwargs if one not in names]
         if foreign:
             if variadic and not _ANY.isdisjoint(foreign):
@@ -195,7 +192,7 @@ def _respell(label: str, keyword: str, kwargs: dict[str, Any], names: list[str],
     if ours is None:
         return
     if ours in kwargs:
-        raise ArgumentTypeError(message(f"{label}: {ours} is given twice", got=f"{ours}=, {keyword}="))
+        raise ArgumentTypeError(f"{label}: {ours} is given twice", got=f"{ours}=, {keyword}=")
     kwargs[ours] = value
 
 
@@ -210,9 +207,7 @@ def _with_sizes(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
     if not given:
         return args
     if given != [*names[len(names) - len(given) :]] or len(args) + len(given) > len(names):
-        raise ArgumentTypeError(
-            message(f"{cls.__name__}: the sizes are {', '.join(names)}, in this order",
-                    got=", ".join([*map(repr, args), *[f"{one}={kwargs[one]!r}" for one in given]]),
-                    hint="Give the last ones by name, or all of them; the first may be left out.")
-        )  # fmt: skip
+        raise ArgumentTypeError(f"{cls.__name__}: the sizes are {', '.join(names)}, in this order",
+                                got=", ".join([*map(repr, args), *[f"{one}={kwargs[one]!r}" for one in given]]),
+                                hint="Give the last ones by name, or all of them; the first may be left out.")
     return (*args, *[kwargs.pop(one) for one in given])

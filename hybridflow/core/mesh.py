@@ -12,7 +12,7 @@ import numpy as np
 
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.device import find_device, is_host
-from hybridflow.core.errors import ArgumentTypeError, LayoutError, NotLocalError, message
+from hybridflow.core.errors import ArgumentTypeError, LayoutError, NotLocalError
 from hybridflow.core.forked import require_xla
 
 Axis = str | tuple[str, ...] | None
@@ -63,10 +63,10 @@ class Mesh:
         count = math.prod(wanted.values())
         if count > len(there) or (devices is not None and count != len(there)):
             raise LayoutError(
-                message(f"Mesh: {wanted} needs {count} devices, {'there are' if devices is None else 'given are'} "
-                        f"{len(there)}", got=f"{there[0].platform} devices",
-                        hint="On a CPU, call hf.distribute.cpu_devices(n) before anything touches a device.")
-            )  # fmt: skip
+                f"Mesh: {wanted} needs {count} devices, {'there are' if devices is None else 'given are'} "
+                f"{len(there)}", got=f"{there[0].platform} devices",
+                hint="On a CPU, call hf.distribute.cpu_devices(n) before anything touches a device."
+            )
         self._sizes = wanted
         self._devices: tuple[Any, ...] | None = tuple(there[:count])
         if count > 1:
@@ -82,10 +82,8 @@ class Mesh:
         if isinstance(given, Mesh):
             return given
         if not isinstance(cast(object, given), Mapping):
-            raise ArgumentTypeError(
-                message(f"{what}: mesh is a hf.Mesh, or sizes by axis", got=repr(given)[:80],
-                        hint='Write mesh={"data": 256}.')
-            )  # fmt: skip
+            raise ArgumentTypeError(f"{what}: mesh is a hf.Mesh, or sizes by axis", got=repr(given)[:80],
+                                    hint='Write mesh={"data": 256}.')
         return cls.without_devices(given)
 
     @classmethod
@@ -116,7 +114,7 @@ class Mesh:
     def devices(self) -> tuple[Any, ...]:
         """The jax devices, the last axis varying fastest."""
         if self._devices is None:
-            raise LayoutError(message("Mesh: it has sizes but no devices", got=str(self), hint="Make a hf.Mesh."))
+            raise LayoutError("Mesh: it has sizes but no devices", got=str(self), hint="Make a hf.Mesh.")
         return self._devices
 
     @property
@@ -184,21 +182,17 @@ class Mesh:
 def _checked_sizes(sizes: Any) -> dict[str, int]:
     """Return sizes as a dict, or raise if they are not names with positive integers (one of them may be -1)."""
     if not isinstance(sizes, Mapping):
-        raise ArgumentTypeError(
-            message("Mesh: sizes are a mapping of axis names to integers", got=repr(sizes)[:80],
-                    hint='Write hf.Mesh({"data": 8}).')
-        )  # fmt: skip
+        raise ArgumentTypeError("Mesh: sizes are a mapping of axis names to integers", got=repr(sizes)[:80],
+                                hint='Write hf.Mesh({"data": 8}).')
     pairs = dict(cast("Mapping[Any, Any]", sizes))
     for name, size in pairs.items():
         if type(name) is not str or not isinstance(size, int | np.integer) or isinstance(size, bool):
-            raise ArgumentTypeError(
-                message("Mesh: an axis is a name with an integer", got=f"{name!r}: {size!r}",
-                        hint='Write hf.Mesh({"data": 8}).')
-            )  # fmt: skip
+            raise ArgumentTypeError("Mesh: an axis is a name with an integer", got=f"{name!r}: {size!r}",
+                                    hint='Write hf.Mesh({"data": 8}).')
         if size < 1 and size != -1:
-            raise LayoutError(message(f"Mesh: axis {name!r} has size {size}", hint="Sizes are 1 or more, or one -1."))
+            raise LayoutError(f"Mesh: axis {name!r} has size {size}", hint="Sizes are 1 or more, or one -1.")
     if not pairs:
-        raise LayoutError(message("Mesh: no axis is given", hint='Write hf.Mesh({"data": -1}).'))
+        raise LayoutError("Mesh: no axis is given", hint='Write hf.Mesh({"data": -1}).')
     return {name: int(size) for name, size in pairs.items()}
 
 
@@ -210,10 +204,9 @@ def _filled(sizes: dict[str, int], devices: int) -> dict[str, int]:
     others = math.prod([size for size in sizes.values() if size != -1])
     if len(open_) > 1 or not devices or devices % others:
         several = "several sizes are -1"
-        raise LayoutError(
-            message(f"Mesh: {several if len(open_) > 1 else f'{devices} devices cannot be divided by {others}'}",
-                    got=str(sizes), hint="One size may be -1; the others' product must divide the number of devices.")
-        )  # fmt: skip
+        raise LayoutError(f"Mesh: {several if len(open_) > 1 else f'{devices} devices cannot be divided by {others}'}",
+                          got=str(sizes),
+                          hint="One size may be -1; the others' product must divide the number of devices.")
     return {name: devices // others if size == -1 else size for name, size in sizes.items()}
 
 
@@ -238,17 +231,13 @@ def checked_layout(layout: Any, what: str) -> Layout:
     given = cast("Iterable[Any]", layout) if isinstance(layout, tuple | list) else None
     entries = None if given is None else tuple([tuple(one) if isinstance(one, list) else one for one in given])
     if entries is None or not all([_is_axis(one) for one in entries]):
-        raise LayoutError(
-            message(f"{what}: a layout is a tuple with a mesh axis or None for each dimension", got=repr(layout)[:80],
-                    hint='Write ("data", None), or () for a scalar.')
-        )  # fmt: skip
+        raise LayoutError(f"{what}: a layout is a tuple with a mesh axis or None for each dimension",
+                          got=repr(layout)[:80], hint='Write ("data", None), or () for a scalar.')
     names = [name for one in entries for name in names_of(one)]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
-        raise LayoutError(
-            message(f"{what}: the mesh axis {repeated!r} is used twice", got=f"layout {entries}",
-                    hint="A mesh axis can split one dimension only.")
-        )  # fmt: skip
+        raise LayoutError(f"{what}: the mesh axis {repeated!r} is used twice", got=f"layout {entries}",
+                          hint="A mesh axis can split one dimension only.")
     return entries
 
 
@@ -266,19 +255,16 @@ def check_axes(layout: Layout, mesh: Mesh, what: str) -> None:
     """Raise if a layout names an axis that a mesh does not have."""
     for name in [name for one in layout for name in names_of(one)]:
         if name not in mesh.shape:
-            raise LayoutError(
-                message(f"{what}: the mesh has no axis {name!r}", got=f"layout {layout} on {mesh}",
-                        hint=f"Its axes: {', '.join(mesh.axes)}.")
-            )  # fmt: skip
+            raise LayoutError(f"{what}: the mesh has no axis {name!r}", got=f"layout {layout} on {mesh}",
+                              hint=f"Its axes: {', '.join(mesh.axes)}.")
 
 
 def check_rank(layout: Layout, shape: Sequence[Any], what: str) -> None:
     """Raise if a layout has not one entry per dimension."""
     if len(layout) != len(shape):
-        raise LayoutError(
-            message(f"{what}: the layout has {len(layout)} entries, the tensor {len(shape)} dimensions",
-                    got=f"layout {layout} for shape {tuple(shape)}", hint="Give a mesh axis or None per dimension.")
-        )  # fmt: skip
+        raise LayoutError(f"{what}: the layout has {len(layout)} entries, the tensor {len(shape)} dimensions",
+                          got=f"layout {layout} for shape {tuple(shape)}",
+                          hint="Give a mesh axis or None per dimension.")
 
 
 def indivisible(layout: Layout, shape: Sequence[int], mesh: Mesh) -> int | None:
@@ -300,11 +286,9 @@ def check_fits(layout: Layout, shape: Sequence[int], mesh: Mesh, what: str) -> N
     dimension = indivisible(layout, shape, mesh)
     if dimension is not None:
         size, parts = shape[dimension], mesh.parts(layout[dimension])
-        raise LayoutError(
-            message(f"{what}: dimension {dimension} of size {size} cannot be divided by {parts}",
-                    got=f"shape {tuple(shape)}, layout {layout} on {mesh}",
-                    hint=f"Pad the dimension to {-(-size // parts) * parts}, or leave it whole: None.")
-        )  # fmt: skip
+        raise LayoutError(f"{what}: dimension {dimension} of size {size} cannot be divided by {parts}",
+                          got=f"shape {tuple(shape)}, layout {layout} on {mesh}",
+                          hint=f"Pad the dimension to {-(-size // parts) * parts}, or leave it whole: None.")
 
 
 class Placement(NamedTuple):
@@ -337,10 +321,8 @@ class Placement(NamedTuple):
         if self.mesh == mesh:
             return self
         if not mesh.is_planned:
-            raise LayoutError(
-                message(f"Variable {name!r} lies on another mesh than the function's",
-                        got=f"{self}; compiled for {mesh}", hint="Use one mesh for both.")
-            )  # fmt: skip
+            raise LayoutError(f"Variable {name!r} lies on another mesh than the function's",
+                              got=f"{self}; compiled for {mesh}", hint="Use one mesh for both.")
         if self.read_as is None:
             check_fits(self.layout, shape, mesh, f"Variable {name!r}")
             return Placement(mesh, self.layout)
@@ -370,10 +352,8 @@ def placement_of(name: str, shape: tuple[int, ...], layout: Any, mesh: Mesh | No
         LayoutError: there is no mesh, or the layout does not suit it or the shape.
     """
     if not isinstance(mesh, Mesh):
-        raise LayoutError(
-            message(f"Variable {name!r}: a layout needs the mesh that it is for", got=f"layout={layout}, mesh={mesh!r}",
-                    hint='Pass mesh=hf.Mesh({"data": 8}) too.')
-        )  # fmt: skip
+        raise LayoutError(f"Variable {name!r}: a layout needs the mesh that it is for",
+                          got=f"layout={layout}, mesh={mesh!r}", hint='Pass mesh=hf.Mesh({"data": 8}) too.')
     entries = (None,) * len(shape) if layout is None else checked_layout(layout, f"Variable {name!r}")
     check_fits(entries, shape, mesh, f"Variable {name!r}")
     return Placement(mesh, entries)
@@ -409,12 +389,10 @@ def require_local(value: Any) -> None:
         NotLocalError: they do.
     """
     if is_elsewhere(value):
-        raise NotLocalError(
-            message("a value lies on the devices of several processes, and its whole is needed here",
-                    got=f"shape {value.shape}, {value.sharding.spec}",
-                    hint="Call hf.distribute.gather(x) in every process, or compile the function: "
-                         "@hf.compile(mesh=mesh).")
-        )  # fmt: skip
+        raise NotLocalError("a value lies on the devices of several processes, and its whole is needed here",
+                            got=f"shape {value.shape}, {value.sharding.spec}",
+                            hint="Call hf.distribute.gather(x) in every process, or compile the function: "
+                                 "@hf.compile(mesh=mesh).")
 
 
 def on_one_device(value: Any) -> Any:

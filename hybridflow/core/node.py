@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import jax
 
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.spec import TensorSpec, make_spec
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Node:
     __slots__ = (
         "__weakref__", "attrs", "backend", "input_specs", "inputs", "notes", "op", "outputs", "saved", "scope",
         "sequence", "stamp", "where",
-    )  # fmt: skip
+    )
 
     op: Op
     inputs: tuple[Edge | None, ...]
@@ -192,9 +192,8 @@ def name_scope(name: str) -> Generator[None]:
         ['encoder']
     """
     if not isinstance(cast(Any, name), str) or not all(name.split("/")):
-        raise ArgumentError(
-            message(f"name_scope: {name!r} is not a name", hint="Pass a text such as 'encoder' or 'encoder/layer_1'.")
-        )
+        raise ArgumentError(f"name_scope: {name!r} is not a name",
+                            hint="Pass a text such as 'encoder' or 'encoder/layer_1'.")
     outer, key = _SCOPE.get(), object()
     token = _SCOPE.set(f"{outer}/{name}" if outer else name)
     OPEN_SCOPES.add(key)

@@ -12,7 +12,7 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast
 import numpy as np
 
 from hybridflow.backend.parallel import for_large
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.padding import Rule
 
 P = ParamSpec("P")
@@ -376,11 +376,9 @@ def register(record: Op) -> Op:
     """
     unknown = record.traits - TRAITS.keys()
     if unknown:
-        raise ArgumentError(
-            message(f"op {record.name}: unknown traits {sorted(unknown)}", hint=f"Known: {list(TRAITS)}")
-        )
+        raise ArgumentError(f"op {record.name}: unknown traits {sorted(unknown)}", hint=f"Known: {list(TRAITS)}")
     if record.name in REGISTRY:
-        raise ArgumentError(message(f"op {record.name}: the name is taken", hint="Choose another name."))
+        raise ArgumentError(f"op {record.name}: the name is taken", hint="Choose another name.")
     REGISTRY[record.name] = record
     return record
 

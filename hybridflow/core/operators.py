@@ -19,7 +19,7 @@ import numpy as np
 from hybridflow.backend.host import run_quietly, runner, runner_now
 from hybridflow.backend.parallel import LARGE, for_large
 from hybridflow.core.context import context_now
-from hybridflow.core.errors import ArgumentTypeError, HybridflowError, message
+from hybridflow.core.errors import ArgumentTypeError, HybridflowError
 from hybridflow.core.inline import inlined
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import FOREVER
@@ -74,7 +74,7 @@ def _call_like(a: Any, b: Any, y: Any, kernel: Any, for_a: Any, for_b: Any) -> t
     return (
         a.shape, b.shape, a.dtype, kernel, y.shape, ((y.shape, y.dtype),),
         (left, None) if type(left) is tuple else left, (None, right) if type(right) is tuple else right,
-    )  # fmt: skip
+    )
 
 
 @inlined(followed, called_from, recorded_node, make_tensor)
@@ -257,7 +257,7 @@ def _operand(value: Any) -> bool:
     package = type(value).__module__.partition(".")[0]
     if package in _FOREIGN and "Tensor" in type(value).__name__:
         text = f"an operand is a {package}.{type(value).__name__}, the other a tensor of hybridflow"
-        raise ArgumentTypeError(message(text, hint=f"Convert it first: {_FOREIGN[package]}."))
+        raise ArgumentTypeError(text, hint=f"Convert it first: {_FOREIGN[package]}.")
     return False
 
 
@@ -295,7 +295,7 @@ def _is_reflected(name: str) -> bool:
 _REFLECTABLE = frozenset({
     "__add__", "__sub__", "__mul__", "__truediv__", "__floordiv__", "__mod__", "__pow__", "__matmul__",
     "__and__", "__or__", "__xor__", "__lshift__", "__rshift__",
-})  # fmt: skip
+})
 
 
 def expose(op: Op, public: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from hybridflow.backend.free_memory import free_memory
-from hybridflow.core.errors import OutOfMemoryError, message
+from hybridflow.core.errors import OutOfMemoryError
 from hybridflow.core.units import format_bytes
 
 
@@ -38,10 +38,10 @@ def not_enough(what: str, asked: str, free: int | None) -> OutOfMemoryError:
     there = "" if free is None else f", and {format_bytes(free)} are free"
     advice = "MEMORY" if free is None else f'"{format_bytes(free)}"'
     return OutOfMemoryError(
-        message(f"{what}: there is not enough memory", got=asked + there,
-                hint=f"hf.advise(step, *arguments, memory={advice}) says what fits: smaller batches, recomputation, "
-                     "low precision.")
-    )  # fmt: skip
+        f"{what}: there is not enough memory", got=asked + there,
+        hint=f"hf.advise(step, *arguments, memory={advice}) says what fits: smaller batches, recomputation, "
+             "low precision."
+    )
 
 
 def read_array(value: Any) -> np.ndarray[Any, Any]:

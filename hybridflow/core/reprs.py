@@ -47,5 +47,5 @@ def function_text(function: Any) -> str:
         return repr(function)
     kept = inspect.getclosurevars(function).nonlocals
     values = [f"{name}={function_text(value)}" for name, value in kept.items()
-              if _is_plain(value) or isinstance(value, FunctionType)]  # fmt: skip
+              if _is_plain(value) or isinstance(value, FunctionType)]
     return f"{function.__qualname__.partition('.')[0]}({', '.join(values)})"

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 
 LOADED = time.time()
 """The time when this process loaded the package, in seconds since the epoch."""
@@ -58,7 +58,7 @@ class Settings:
     __slots__ = (
         "_can_run", "_reruns", "cache_bytes", "cache_dir", "checks", "diverts", "eager", "full_tracebacks",
         "matmul_precision", "observers", "plain", "verify",
-    )  # fmt: skip
+    )
 
     def __init__(self) -> None:
         self.eager = False
@@ -103,13 +103,10 @@ def check_every(name: str, every: Any) -> int:
         ArgumentError: it is below 1.
     """
     if type(every) is not int:
-        raise ArgumentTypeError(
-            message(f"{name}: every how many calls is an integer", got=repr(every), hint="Pass 1 or more.")
-        )
+        raise ArgumentTypeError(f"{name}: every how many calls is an integer", got=repr(every), hint="Pass 1 or more.")
     if every < 1:
-        raise ArgumentError(
-            message(f"{name}: every {every} calls, which is less than 1", hint="Pass 1 or more, or None for never.")
-        )
+        raise ArgumentError(f"{name}: every {every} calls, which is less than 1",
+                            hint="Pass 1 or more, or None for never.")
     return every
 
 
@@ -122,10 +119,8 @@ def _verify_of(text: str) -> int | None:
     if text in ("", "off"):
         return None
     if not text.isdecimal() or not int(text):
-        raise ArgumentError(
-            message(f"HYBRIDFLOW_VERIFY={text!r} does not say every how many calls are verified",
-                    hint="Set it to a number from 1 on, such as 100, or to 'off'.")
-        )  # fmt: skip
+        raise ArgumentError(f"HYBRIDFLOW_VERIFY={text!r} does not say every how many calls are verified",
+                            hint="Set it to a number from 1 on, such as 100, or to 'off'.")
     return int(text)
 
 

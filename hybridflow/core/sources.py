@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridflow.core.errors import LeakError, message
+from hybridflow.core.errors import LeakError
 from hybridflow.core.op import No, Op, register
 from hybridflow.core.spec import TensorSpec, make_spec
 
@@ -36,7 +36,7 @@ class Constant:
 
 
 def _no_value(*_: Any, **__: Any) -> Any:
-    raise LeakError(message("input: has no value outside a call", hint="Pass one value per input of the graph."))
+    raise LeakError("input: has no value outside a call", hint="Pass one value per input of the graph.")
 
 
 def _constant_lower(*, value: Constant) -> Any:
@@ -50,8 +50,8 @@ def _constant_infer(*, value: Constant) -> TensorSpec:
 INPUT = register(
     Op("input", No("given at the call"), _no_value, _no_value, No("a source"), traits=frozenset({"source"}),
        onnx=No("a model declares its inputs"))
-)  # fmt: skip
+)
 CONSTANT = register(
     Op("constant", _constant_lower, _constant_lower, _constant_infer, No("a constant"), traits=frozenset({"source"}),
        onnx=lambda o, *, value: o.value(value.array))
-)  # fmt: skip
+)

@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridflow.core.dims import Dim, Size
 from hybridflow.core.dtypes import DType, as_dtype, float32, short_name
-from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentTypeError
 
 Shape = tuple[Size, ...]
 
@@ -48,11 +48,10 @@ def dim(name: str, *, max: int | None = None) -> SizeName:
         TensorSpec(f32[batch,time<=512,3])
     """
     if not isinstance(cast(object, name), str) or not name.isidentifier() or not name.isascii():
-        raise ArgumentTypeError(
-            message(f"TensorSpec: {name!r} is not a size", hint="Names of sizes are identifiers, such as 'batch'.")
-        )
+        raise ArgumentTypeError(f"TensorSpec: {name!r} is not a size",
+                                hint="Names of sizes are identifiers, such as 'batch'.")
     if max is not None and (type(max) is not int or max < 1):
-        raise ArgumentTypeError(message(f"dim: max={max!r} is no number from 1 on"))
+        raise ArgumentTypeError(f"dim: max={max!r} is no number from 1 on")
     return _named(name, max)
 
 
@@ -145,9 +144,8 @@ def _size(size: Any) -> Any:
     if isinstance(size, str):
         return dim(size)
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
-        raise ArgumentTypeError(
-            message(f"TensorSpec: {size!r} is not a size", hint="Use integers from 0 on, None for any size, or a name.")
-        )
+        raise ArgumentTypeError(f"TensorSpec: {size!r} is not a size",
+                                hint="Use integers from 0 on, None for any size, or a name.")
     return int(size)
 
 

@@ -19,7 +19,7 @@ from hybridflow.core.attached import attached
 from hybridflow.core.context import CONTEXT, context_now
 from hybridflow.core.dims import DECIDING
 from hybridflow.core.dtypes import DType, default_dtype, weak_dtype
-from hybridflow.core.errors import DTypeError, TracedValueError, message
+from hybridflow.core.errors import DTypeError, TracedValueError
 from hybridflow.core.functions import is_own
 from hybridflow.core.node import format_where
 
@@ -167,12 +167,10 @@ def kinds_text(number: StagedNumber) -> str:
 def several_kinds(number: StagedNumber, what: str) -> DTypeError:
     """Return the error for a number that may have several types, where the type matters."""
     return refused(
-        DTypeError(
-            message(f"a Python number that is {kinds_text(number)}, as a tensor decides, {what}",
-                    got=f"{_places(number)}" + ("" if number.origin is None else f": {number.origin}"),
-                    hint="Make it a float (or an int) on every way, for example 1.0 in place of 1.")
-        )
-    )  # fmt: skip
+        DTypeError(f"a Python number that is {kinds_text(number)}, as a tensor decides, {what}",
+                   got=f"{_places(number)}" + ("" if number.origin is None else f": {number.origin}"),
+                   hint="Make it a float (or an int) on every way, for example 1.0 in place of 1.")
+    )
 
 
 def needed(number: StagedNumber, wanted: str) -> Any:
@@ -182,13 +180,12 @@ def needed(number: StagedNumber, wanted: str) -> Any:
         TracedValueError: always.
     """
     raise TracedValueError(
-        message(f"{wanted}: a Python number that a branch or loop on tensors decides has no value while the "
-                "function is being compiled",
-                got=f"{kinds_text(number)} {_places(number)}",
-                hint="Arithmetic, comparisons, int(n), math functions, x[n], range(n) and print(n) take it; "
-                     "shapes, texts, dict keys and libraries do not. Return it, and go on outside of the compiled "
-                     "function; or make it a tensor, hf.asarray(n).")
-    )  # fmt: skip
+        f"{wanted}: a Python number that a branch or loop on tensors decides has no value while the "
+        "function is being compiled", got=f"{kinds_text(number)} {_places(number)}",
+        hint="Arithmetic, comparisons, int(n), math functions, x[n], range(n) and print(n) take it; "
+             "shapes, texts, dict keys and libraries do not. Return it, and go on outside of the compiled "
+             "function; or make it a tensor, hf.asarray(n)."
+    )
 
 
 def weak_dtype_of(number: Any, dtype: DType) -> DType:

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from hybridflow.core.attached import attached
-from hybridflow.core.errors import NestingError, message
+from hybridflow.core.errors import NestingError
 
 IsLeaf = Callable[[Any], bool]
 unflatten = jax.tree_util.tree_unflatten
@@ -85,10 +85,9 @@ def nested_too_deep(tree: Any, error: RecursionError | SystemError) -> Exception
     """Return the error for a structure whose walk ended with one that is Python's, or jax's way to hand on Python's."""
     if isinstance(error, NestingError) or not isinstance(error.__cause__ or error, RecursionError):
         return error
-    return NestingError(
-        message("lists, tuples or dicts are nested deeper than Python's limit of recursion lets anyone follow",
-                got=f"a {type(tree).__name__}", hint="Put the parts side by side. A list that holds itself has no end.")
-    )  # fmt: skip
+    return NestingError("lists, tuples or dicts are nested deeper than Python's limit of recursion lets anyone follow",
+                        got=f"a {type(tree).__name__}",
+                        hint="Put the parts side by side. A list that holds itself has no end.")
 
 
 def leaves(tree: Any, is_leaf: IsLeaf | None = None) -> list[Any]:

@@ -66,15 +66,13 @@ _API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 
 def no_value(*specs: Any, **attrs: Any) -> Any:
-    raise LeakError(
-        message("source: has no value to compute", hint="Ask for the tensor or Variable that it stands for.")
-    )
+    raise LeakError("source: has no value to compute", hint="Ask for the tensor or Variable that it stands for.")
 
 
 WATCHED = register(
     Op("watched", No("a watched tensor"), no_value, no_value, No("a source"), traits=frozenset({"source"}),
        onnx=No("it is on no graph"))
-)  # fmt: skip
+)
 
 
 class Tensor(TensorMethods):
@@ -101,10 +99,10 @@ class Tensor(TensorMethods):
 
     def __init__(self, *values: Any, **options: Any) -> None:
         raise ArgumentTypeError(
-            message("Tensor: not constructed directly",
-                    hint="Use hf.asarray(value). Modules that make numbers of the type they are given, such as "
-                         "statistics, take t.tolist().")
-        )  # fmt: skip
+            "Tensor: not constructed directly",
+            hint="Use hf.asarray(value). Modules that make numbers of the type they are given, such as "
+                 "statistics, take t.tolist()."
+        )
 
     # -- what it is -------------------------------------------------------------------------------------------
 
@@ -218,10 +216,8 @@ class Tensor(TensorMethods):
         elif target is not None:
             dtypes.append(target)
         if max(len(devices), len(dtypes)) != 1:
-            raise ArgumentTypeError(
-                message(f"to: {len(dtypes)} dtypes and {len(devices)} devices are given",
-                        hint="Use t.to(dtype), t.to(device), t.to(device, dtype) or t.to(other).")
-            )  # fmt: skip
+            raise ArgumentTypeError(f"to: {len(dtypes)} dtypes and {len(devices)} devices are given",
+                                    hint="Use t.to(dtype), t.to(device), t.to(device, dtype) or t.to(other).")
         result = self
         if dtypes and as_dtype(dtypes[0]) != self.dtype:
             result = cast(Tensor, cast(Any, self).astype(as_dtype(dtypes[0])))
@@ -241,17 +237,15 @@ class Tensor(TensorMethods):
             ArgumentError: if a stream is given; XLA orders its work itself.
         """
         if stream is not None:
-            raise ArgumentError(message("to_device: takes no stream", got=repr(stream), hint="Leave stream=None."))
+            raise ArgumentError("to_device: takes no stream", got=repr(stream), hint="Leave stream=None.")
         return self.to(device)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.numpy()
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
-                raise ArgumentError(
-                    message(f"numpy.asarray: {array.dtype} to {dtype} needs a copy, and copy=False", got=str(self.spec),
-                            hint="Leave copy=None.")
-                )  # fmt: skip
+                raise ArgumentError(f"numpy.asarray: {array.dtype} to {dtype} needs a copy, and copy=False",
+                                    got=str(self.spec), hint="Leave copy=None.")
             return array.astype(dtype)
         return array.copy() if copy else array
 
@@ -288,9 +282,7 @@ class Tensor(TensorMethods):
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         if api_version not in (None, *_API_VERSIONS):
-            raise ArgumentError(
-                message(f"__array_namespace__: no version {api_version!r}", hint=f"There are {_API_VERSIONS}.")
-            )
+            raise ArgumentError(f"__array_namespace__: no version {api_version!r}", hint=f"There are {_API_VERSIONS}.")
         return sys.modules["hybridflow"]
 
     def __bool__(self) -> bool:
@@ -315,9 +307,8 @@ class Tensor(TensorMethods):
 
     def __index__(self) -> int:
         if self.shape or not is_integer(self.dtype):
-            raise ArgumentTypeError(
-                message("index: only an integer tensor of shape () is an index", got=str(self.spec), hint="Use int(t).")
-            )
+            raise ArgumentTypeError("index: only an integer tensor of shape () is an index", got=str(self.spec),
+                                    hint="Use int(t).")
         return self._one_element("index")
 
     def _one_element(self, wanted: str) -> Any:
@@ -325,21 +316,19 @@ class Tensor(TensorMethods):
         array = host_array(self)
         if array.size != 1:
             condition = "Reduce it with hf.all or hf.any; or choose for each element: hf.where(condition, a, b)."
-            raise ShapeError(
-                message(f"{wanted}: needs exactly one element, there are {array.size}", got=str(self.spec),
-                        hint=condition if wanted == "bool" else "Index or reduce first.")
-            )  # fmt: skip
+            raise ShapeError(f"{wanted}: needs exactly one element, there are {array.size}", got=str(self.spec),
+                             hint=condition if wanted == "bool" else "Index or reduce first.")
         self._note_left()
         return array.item()
 
     def __len__(self) -> int:
         if not self.shape:
-            raise ArgumentTypeError(message("len: a tensor of shape () has no length", got=str(self.spec)))
+            raise ArgumentTypeError("len: a tensor of shape () has no length", got=str(self.spec))
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
         if not self.shape:
-            raise ArgumentTypeError(message("iter: a tensor of shape () cannot be iterated", got=str(self.spec)))
+            raise ArgumentTypeError("iter: a tensor of shape () cannot be iterated", got=str(self.spec))
         return (cast(Any, self)[index] for index in range(len(self)))
 
     def __hash__(self) -> int:
@@ -425,7 +414,7 @@ def require_value(tensor: Tensor, wanted: str) -> None:
         if why is not None:
             hint = f"{why} Use hf.where, hf.cond or hf.while_loop there."
         what = f"{wanted}: a traced tensor has no value {getattr(scope, 'when', '')}.{made}"
-        raise _in_thread(tensor, TracedValueError(message(what, got=f"{wanted}({tensor.spec})", hint=hint)))
+        raise _in_thread(tensor, TracedValueError(what, got=f"{wanted}({tensor.spec})", hint=hint))
 
 
 def settle_reads(tensor: Tensor) -> None:
@@ -524,13 +513,13 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: DeviceLike = None, copy: 
         if wanted is not None and tensor.dtype != wanted:
             if copy is False:
                 text = f"asarray: {tensor.dtype} to {wanted} needs a copy, and copy=False"
-                raise ArgumentError(message(text, hint="Leave copy=None."))
+                raise ArgumentError(text, hint="Leave copy=None.")
             tensor = cast(Tensor, cast(Any, tensor).astype(wanted))
         return tensor if device is None else tensor.to(device)
     if type(obj) is Dim or type(obj) is SizeFloat:
         return _size_tensor(obj, wanted or (int32 if type(obj) is Dim else float32))
     if copy is False:
-        raise ArgumentError(message("asarray: a user's value is always copied", hint="Leave copy=None."))
+        raise ArgumentError("asarray: a user's value is always copied", hint="Leave copy=None.")
     if isinstance(obj, list | tuple) and tensors_in(obj):
         tensor = _stacked(obj, wanted)
         return tensor if device is None else tensor.to(device)
@@ -552,10 +541,8 @@ def _size_tensor(size: Dim | SizeFloat, dtype: DType) -> Tensor:
     context = context_now()
     if context is None or context.tracer is None:
         text = str(size) if isinstance(size, Dim) else size.text()
-        raise LeakError(
-            message(f"the size {text} was kept while a compiled function was traced, and used outside of it",
-                    hint="Return it from the function.")
-        )  # fmt: skip
+        raise LeakError(f"the size {text} was kept while a compiled function was traced, and used outside of it",
+                        hint="Return it from the function.")
     check_fits(size, dtype)
     return cast(Any, REGISTRY["full"].public)((), size, dtype=dtype)
 
@@ -563,7 +550,7 @@ def _size_tensor(size: Dim | SizeFloat, dtype: DType) -> Tensor:
 def immutable(what: str, got: str, hint: str) -> MutationError:
     """Return the error of code that changes a value in place; eager code raises it too, and may handle it."""
     with tried():
-        return MutationError(message(what, got=got, hint=hint))
+        return MutationError(what, got=got, hint=hint)
 
 
 _TRACED = frozenset({TracedNumber, TracedArray, StagedNumber, Dim, SizeFloat})
@@ -620,10 +607,8 @@ def watch_tensor(tensor: Tensor) -> Edge:
         DTypeError: if the dtype cannot carry a gradient.
     """
     if not is_differentiable(tensor.dtype):
-        raise DTypeError(
-            message(f"watch: {tensor.dtype} has no gradient", got=str(tensor.spec),
-                    hint="Cast to a float first, for example .astype(hf.float32).")
-        )  # fmt: skip
+        raise DTypeError(f"watch: {tensor.dtype} has no gradient", got=str(tensor.spec),
+                         hint="Cast to a float first, for example .astype(hf.float32).")
     if tensor._edge is None:
         node = make_node(WATCHED, (), {}, (tensor.spec,), backend="host")
         tensor._edge = (node, 0)
@@ -644,4 +629,4 @@ def describe(value: Any) -> str:
 
 __all__ = [
     "Node", "Tensor", "as_tensor", "asarray", "describe", "host_array", "make_tensor", "short_name",
-]  # fmt: skip
+]

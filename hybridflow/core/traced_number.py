@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, cast
 from hybridflow.core.convert import to_numpy
 from hybridflow.core.dims import DECIDING, Dim, DimScope
 from hybridflow.core.dtypes import DType, float32, int32, kind_of
-from hybridflow.core.errors import LeakError, message
+from hybridflow.core.errors import LeakError
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.staged_number import FOR_MESSAGES, StagedNumber
 
@@ -144,10 +144,8 @@ class TracedNumber:
         if self._tracer.alive:
             self._tracer.needs_numbers(self._arguments)
         self._tracer.left(self._arguments)
-        raise LeakError(
-            message("a number of a compiled function was kept while it was traced, and used outside of it",
-                    hint="Return it from the function, or make it static with static_argnames.")
-        )  # fmt: skip
+        raise LeakError("a number of a compiled function was kept while it was traced, and used outside of it",
+                        hint="Return it from the function, or make it static with static_argnames.")
 
     def as_size(self, *, new: bool = True) -> Any:
         """Return the number as a size of a tensor that each call decides; the trace relies on one that is 0 or 1.
@@ -286,11 +284,11 @@ _HOLD = {float: ("float", "complex"), int: ("float", "complex", "int", "uint")}
 _OF_INTS = frozenset({operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift, operator.invert})
 _DIVIDES = frozenset({
     operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.lshift, operator.rshift,
-})  # fmt: skip
+})
 _SURE = frozenset({
     operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.abs, operator.and_, operator.or_,
     operator.xor, operator.invert,
-})  # fmt: skip
+})
 _EXACT = frozenset({bool, int, float})
 
 
@@ -298,7 +296,7 @@ _SEVERAL = frozenset({"dist", "frexp", "fsum", "modf", "prod", "sumprod"})
 _COMPUTED: frozenset[Any] = frozenset({
     int, float, round,
     *[one for name, one in vars(math).items() if isinstance(one, BuiltinFunctionType) and name not in _SEVERAL],
-})  # fmt: skip
+})
 """Python's functions that make a number of numbers: each call computes them anew."""
 
 
@@ -394,7 +392,7 @@ for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
 for _name in (
     "float", "int", "complex", "round", "trunc", "floor", "ceil", "str",
     "format", "reduce_ex", "reduce", "array", "array_ufunc", "index", "sizeof", "getnewargs", "getstate",
-):  # fmt: skip
+):
     setattr(TracedNumber, f"__{_name}__", TracedNumber.needed)
 DECIDING.add(TracedNumber)
 
@@ -427,7 +425,7 @@ _SYMBOLS = {
     operator.mod: "%", operator.pow: "**", operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=",
     operator.eq: "==", operator.ne: "!=", operator.and_: "&", operator.or_: "|", operator.xor: "^",
     operator.lshift: "<<", operator.rshift: ">>",
-}  # fmt: skip
+}
 
 
 class SeenSizes:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from hybridflow.core.context import current
-from hybridflow.core.errors import LeakError, TracedValueError, message
+from hybridflow.core.errors import LeakError, TracedValueError
 from hybridflow.core.node import Where, format_where, user_place
 
 
@@ -39,18 +39,18 @@ class TracedText(str):
     def unknown(self) -> TracedValueError:
         """Return the error of code that looks at the text."""
         return TracedValueError(
-            message("str: the text of a traced tensor is not known while the function is being compiled, only each "
-                    f"call knows it. It was made at {format_where(self.where)}", got=repr(self.placeholder()),
-                    hint="Print it, which each call does; or return the tensor and make the text of it outside.")
-        )  # fmt: skip
+            "str: the text of a traced tensor is not known while the function is being compiled, only each "
+            f"call knows it. It was made at {format_where(self.where)}", got=repr(self.placeholder()),
+            hint="Print it, which each call does; or return the tensor and make the text of it outside."
+        )
 
     def __str__(self) -> str:
         if self.scope is not None and not self.scope.alive:
             raise LeakError(
-                message("str: the text of a traced tensor was kept while the function was traced, and used outside of "
-                        f"it. It was made at {format_where(self.where)}", got=repr(self.placeholder()),
-                        hint="Return the tensor, and make the text of it outside.")
-            )  # fmt: skip
+                "str: the text of a traced tensor was kept while the function was traced, and used outside of "
+                f"it. It was made at {format_where(self.where)}", got=repr(self.placeholder()),
+                hint="Return the tensor, and make the text of it outside."
+            )
         return self
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
@@ -94,7 +94,7 @@ def _unknown(self: TracedText, *_: Any, **__: Any) -> NoReturn:
 TEXT_METHODS = frozenset(
     {"capitalize", "casefold", "center", "expandtabs", "format", "format_map", "join", "ljust", "lower", "lstrip",
      "removeprefix", "removesuffix", "replace", "rjust", "rstrip", "strip", "swapcase", "title", "upper", "zfill"}
-)  # fmt: skip
+)
 """Methods of `str` that return another text."""
 _LOOKS = {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__format__"}
 for _name in set(vars(str)) - (set(dir(object)) - _LOOKS) - {"__getnewargs__", "maketrans"}:

@@ -21,7 +21,7 @@ BYTE_UNITS = "B, kB, MB, GB, TB, KiB, MiB, GiB, TiB"
 _SIZES = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
-}  # fmt: skip
+}
 
 
 def parse_bytes(text: str) -> int | None:

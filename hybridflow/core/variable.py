@@ -19,7 +19,7 @@ from hybridflow.core.context import HOST_FUNCTION, Context, context_now, context
 from hybridflow.core.convert import Wide
 from hybridflow.core.device import DeviceLike, device_string
 from hybridflow.core.dtypes import DType, is_differentiable
-from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
+from hybridflow.core.errors import DTypeError, ShapeError, TraceError
 from hybridflow.core.forked import require_xla
 from hybridflow.core.mesh import SEVERAL, Layout, Mesh, Placement, placed, placement_of
 from hybridflow.core.methods import TensorMethods
@@ -44,7 +44,7 @@ from hybridflow.core.variable_log import OPEN_LOGS, logged_assignment, logged_va
 VARIABLE = register(
     Op("variable", No("a Variable's value"), no_value, no_value, No("a source"), traits=frozenset({"source"}),
        onnx=No("it is on no graph"))
-)  # fmt: skip
+)
 _unnamed = itertools.count()
 
 _WORTH = 1 << 12
@@ -84,7 +84,7 @@ class Variable(TensorMethods):
 
     __slots__ = (
         "__weakref__", "_edge", "_leaf", "_like", "_name", "_notes", "_placement", "_reading", "_trainable", "_value",
-    )  # fmt: skip
+    )
 
     __array_priority__ = 1000
 
@@ -140,10 +140,8 @@ class Variable(TensorMethods):
     def _become_leaf(self) -> None:
         """Make the Variable a leaf: operations on it are recorded, and its gradients accumulate."""
         if not is_differentiable(self.dtype):
-            raise DTypeError(
-                message(f"Variable: requires_grad=True, and {self.dtype} has no gradient",
-                        got=f"{self._name}: {self.spec}", hint="Only floats have gradients.")
-            )  # fmt: skip
+            raise DTypeError(f"Variable: requires_grad=True, and {self.dtype} has no gradient",
+                             got=f"{self._name}: {self.spec}", hint="Only floats have gradients.")
         nothing = np.broadcast_to(np.zeros((), self.dtype), self.shape)  # takes no memory
         cell = GradientCell.of(nothing, f"{self._name}.grad")
         cell.holder = weakref.ref(self)
@@ -169,9 +167,9 @@ class Variable(TensorMethods):
         context = context_now()
         if context is not None and context.tracer is not None:
             raise TraceError(
-                message(f"trainable: Variable {self._name!r} is set inside a compiled function, which would do it when "
-                        "it is traced only", got=f"{self._name}: {self.spec}", hint="Set it before the call.")
-            )  # fmt: skip
+                f"trainable: Variable {self._name!r} is set inside a compiled function, which would do it when "
+                "it is traced only", got=f"{self._name}: {self.spec}", hint="Set it before the call."
+            )
         self._trainable = bool(value)
         if self._notes is not None:
             self._edge = (make_leaf(self._leaf, self._notes), 0) if value else None
@@ -320,17 +318,13 @@ class Variable(TensorMethods):
             else asarray(value, dtype=self.dtype)
         )
         if tensor.shape != self.shape:
-            raise ShapeError(
-                message(f"assign: the value has shape {tensor.shape}, the Variable {self.shape}",
-                        got=f"{self._name}: {self.spec} = {tensor.spec}",
-                        hint="A Variable keeps its shape; reshape the value or make a new Variable.")
-            )  # fmt: skip
+            raise ShapeError(f"assign: the value has shape {tensor.shape}, the Variable {self.shape}",
+                             got=f"{self._name}: {self.spec} = {tensor.spec}",
+                             hint="A Variable keeps its shape; reshape the value or make a new Variable.")
         if tensor.dtype != self.dtype:
-            raise DTypeError(
-                message(f"assign: the value is {tensor.dtype}, the Variable {self.dtype}",
-                        got=f"{self._name}: {self.spec} = {tensor.spec}",
-                        hint=f"{_origin(value, tensor)}Cast it with .astype(hf.{self.dtype}).")
-            )  # fmt: skip
+            raise DTypeError(f"assign: the value is {tensor.dtype}, the Variable {self.dtype}",
+                             got=f"{self._name}: {self.spec} = {tensor.spec}",
+                             hint=f"{_origin(value, tensor)}Cast it with .astype(hf.{self.dtype}).")
         context = context_now()
         if context is not None and context.tracer is not None:
             made = context.tracer.assign_variable(self, tensor)
@@ -341,11 +335,9 @@ class Variable(TensorMethods):
                 for tape in context.tapes:
                     tape.value_assigned(self, tensor._edge)
             if HOST_FUNCTION.get() is not None:
-                raise TraceError(
-                    message(f"assign: Variable {self._name!r} is assigned by {HOST_FUNCTION.get()}, which "
-                            "hf.pure_callback calls", got=f"{self._name}: {self.spec}",
-                            hint="Return the value and assign it outside of the callback.")
-                )  # fmt: skip
+                raise TraceError(f"assign: Variable {self._name!r} is assigned by {HOST_FUNCTION.get()}, which "
+                                 "hf.pure_callback calls", got=f"{self._name}: {self.spec}",
+                                 hint="Return the value and assign it outside of the callback.")
             with WRITES:
                 self.store(tensor._value)
         return self

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 import jax
 import numpy as np
 
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError
 from hybridflow.core.keywords import take_foreign_keywords
 from hybridflow.core.mesh import Mesh
 from hybridflow.core.tensor import Tensor, new_tensor
@@ -93,9 +93,9 @@ class Batches(Generic[B]):
     def __init__(
         self, data: Any, size: int, *, shuffle: bool = False, seed: int | None = None, drop_last: bool = False,
         shard: Mesh | None = None, workers: int = 0, pad: float | None = None, lengths: Sequence[int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not isinstance(cast(object, size), int) or size < 1:
-            raise ArgumentError(message("Batches: size must be an int, 1 at least", got=f"size={size!r}"))
+            raise ArgumentError("Batches: size must be an int, 1 at least", got=f"size={size!r}")
         self._size = size
         self._shuffle = bool(shuffle)
         self._drop = bool(drop_last)
@@ -111,22 +111,16 @@ class Batches(Generic[B]):
         self._pad = pad
         self._lengths = None if lengths is None else np.asarray(lengths)
         if self._lengths is not None and self._lengths.shape != (self._count,):
-            raise ArgumentError(
-                message("Batches: lengths has one number per example",
-                        got=f"{self._count} examples, lengths of shape {self._lengths.shape}")
-            )  # fmt: skip
+            raise ArgumentError("Batches: lengths has one number per example",
+                                got=f"{self._count} examples, lengths of shape {self._lengths.shape}")
         if workers and self._examples is None:
-            raise ArgumentError(
-                message("Batches: workers load examples of a sequence one by one, and arrays are there already",
-                        got=f"workers={workers}", hint="Leave workers= out; .prefetch() makes batches ahead.")
-            )  # fmt: skip
+            raise ArgumentError("Batches: workers load examples of a sequence one by one, and arrays are there already",
+                                got=f"workers={workers}", hint="Leave workers= out; .prefetch() makes batches ahead.")
         self._worker_count = workers
         self._workers = Workers(self._examples, workers) if workers else None
         if len(self) == 0:
-            raise ArgumentError(
-                message("Batches: there is no batch",
-                        got=f"{self._count} examples, size={size}, drop_last={self._drop}")
-            )
+            raise ArgumentError("Batches: there is no batch",
+                                got=f"{self._count} examples, size={size}, drop_last={self._drop}")
 
     def __len__(self) -> int:
         whole, rest = divmod(self._count, self._size)
@@ -160,10 +154,8 @@ class Batches(Generic[B]):
             ArgumentError: the value is not a state of such batches.
         """
         if set(state) != {"seed", "epoch", "batch"} or not 0 <= state["batch"] <= len(self) or state["epoch"] < 0:
-            raise ArgumentError(
-                message("Batches.restore: it is no position in these batches", got=repr(dict(state))[:120],
-                        hint=f"A state has seed, epoch and batch, of which there are {len(self)}.")
-            )  # fmt: skip
+            raise ArgumentError("Batches.restore: it is no position in these batches", got=repr(dict(state))[:120],
+                                hint=f"A state has seed, epoch and batch, of which there are {len(self)}.")
         self._seed, self._epoch, self._next = int(state["seed"]), int(state["epoch"]), int(state["batch"])
         self._resumes = True
 
@@ -226,9 +218,9 @@ def _is_arrays(data: Any) -> bool:
         return True
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise ArgumentTypeError(
-            message(f"Batches: a {type(data).__name__} has no rows and no examples", got=repr(data)[:80],
-                    hint="Give arrays, or a sequence of examples; any iterable of batches works without hf.data.")
-        )  # fmt: skip
+            f"Batches: a {type(data).__name__} has no rows and no examples", got=repr(data)[:80],
+            hint="Give arrays, or a sequence of examples; any iterable of batches works without hf.data."
+        )
     return hasattr(data, "__array__")
 
 
@@ -238,10 +230,8 @@ def _rows(data: Any) -> tuple[list[Any], Any]:
     arrays = [np.asarray(leaf) for leaf in leaves]
     sizes = [array.shape[0] if array.ndim else None for array in arrays]
     if not arrays or len(set(sizes)) != 1 or sizes[0] is None:
-        raise ShapeError(
-            message("Batches: the arrays must have one row per example each",
-                    got=", ".join([str(array.shape) for array in arrays]) or "no arrays")
-        )  # fmt: skip
+        raise ShapeError("Batches: the arrays must have one row per example each",
+                         got=", ".join([str(array.shape) for array in arrays]) or "no arrays")
     return arrays, None if len(leaves) == 1 and not isinstance(data, tuple | Mapping) else tree
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hybridflow.core.errors import ArgumentError, ShapeError, WorkerError, message
+from hybridflow.core.errors import ArgumentError, ShapeError, WorkerError
 from hybridflow.core.tensor import new_tensor
 
 _AHEAD = 2
@@ -50,7 +50,7 @@ def stack(examples: Sequence[Any], pad: Any = None) -> Any:
         ShapeError: the arrays of the examples have several shapes.
     """
     return jax.tree_util.tree_map(lambda *leaves: new_tensor(_stacked([np.asarray(leaf) for leaf in leaves], pad)),
-                                  *examples)  # fmt: skip
+                                  *examples)
 
 
 def _stacked(arrays: list[np.ndarray[Any, Any]], pad: Any) -> np.ndarray[Any, Any]:
@@ -59,10 +59,8 @@ def _stacked(arrays: list[np.ndarray[Any, Any]], pad: Any) -> np.ndarray[Any, An
         return np.stack(arrays)
     if pad is None or len({len(shape) for shape in shapes}) > 1:
         hint = "Give pad=0 to fill them up." if pad is None else "They must have the same number of axes."
-        raise ShapeError(
-            message("Batches: the examples of a batch have different shapes",
-                    got=", ".join(map(str, sorted(shapes)[:4])), hint=hint)
-        )  # fmt: skip
+        raise ShapeError("Batches: the examples of a batch have different shapes",
+                         got=", ".join(map(str, sorted(shapes)[:4])), hint=hint)
     filled = np.full((len(arrays), *np.max([*shapes], axis=0)), pad, np.result_type(*arrays))
     for row, array in zip(filled, arrays, strict=True):
         row[tuple(slice(0, size) for size in array.shape)] = array
@@ -70,7 +68,7 @@ def _stacked(arrays: list[np.ndarray[Any, Any]], pad: Any) -> np.ndarray[Any, An
 
 
 def like_lengths(order: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any], size: int, mixed: bool,
-                 random: np.random.Generator) -> np.ndarray[Any, Any]:  # fmt: skip
+                 random: np.random.Generator) -> np.ndarray[Any, Any]:
     """Return an order whose batches have examples of like lengths: stretches of 50 batches are sorted by length.
 
     Args:
@@ -96,11 +94,9 @@ class _NotOfThis(pickle.Unpickler):
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         """Return what a pickle names."""
         if module_name == "__main__":
-            raise ArgumentError(
-                message(f"Batches: workers= sends the examples to other processes, which have no {global_name}",
-                        got=f"{global_name}, defined in a notebook or at a prompt",
-                        hint="Define it in a module, such as a file that `%%writefile` makes, and import it.")
-            )  # fmt: skip
+            raise ArgumentError(f"Batches: workers= sends the examples to other processes, which have no {global_name}",
+                                got=f"{global_name}, defined in a notebook or at a prompt",
+                                hint="Define it in a module, such as a file that `%%writefile` makes, and import it.")
         return super().find_class(module_name, global_name)
 
 
@@ -120,11 +116,9 @@ class Workers:
         try:
             self._pickled = pickle.dumps(examples)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
-            raise ArgumentError(
-                message("Batches: workers= sends the examples to other processes, and these cannot be pickled",
-                        got=f"{type(examples).__name__}: {error}",
-                        hint="Define their class in a module, and open files in __getitem__.")
-            ) from error  # fmt: skip
+            raise ArgumentError("Batches: workers= sends the examples to other processes, and these cannot be pickled",
+                                got=f"{type(examples).__name__}: {error}",
+                                hint="Define their class in a module, and open files in __getitem__.") from error
         if b"__main__" in self._pickled and not hasattr(sys.modules["__main__"], "__file__"):
             _NotOfThis(BytesIO(self._pickled)).load()
         self._pool: ProcessPoolExecutor | None = None
@@ -151,11 +145,11 @@ class Workers:
         except BrokenProcessPool as error:
             self._pool = None
             raise WorkerError(
-                message("Batches: a worker process ended while it loaded examples",
-                        got=f"workers={self._count}, waiting for examples {', '.join(map(str, loading[:8]))} ...",
-                        hint="It was killed, as systems do when memory runs out, or it crashed. A script must guard "
-                        "its own work by `if __name__ == '__main__':`, since each worker imports it.")
-            ) from error  # fmt: skip
+                "Batches: a worker process ended while it loaded examples",
+                got=f"workers={self._count}, waiting for examples {', '.join(map(str, loading[:8]))} ...",
+                hint="It was killed, as systems do when memory runs out, or it crashed. A script must guard "
+                     "its own work by `if __name__ == '__main__':`, since each worker imports it."
+            ) from error
         finally:
             for _, result in waiting:
                 result.cancel()

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar, cast
 
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -44,7 +44,7 @@ class Prefetched(Generic[T]):
 
     def __init__(self, source: Iterable[T], n: int) -> None:
         if n < 1:
-            raise ArgumentError(message("prefetch: n must be 1 at least", got=f"n={n!r}"))
+            raise ArgumentError("prefetch: n must be 1 at least", got=f"n={n!r}")
         self._source = source
         self._n = int(n)
         self._state: Any = None

@@ -8,7 +8,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from hybridflow.core.errors import LayoutError, message
+from hybridflow.core.errors import LayoutError
 from hybridflow.core.mesh import Mesh
 from hybridflow.core.processes.member import member
 from hybridflow.core.tensor import as_tensor
@@ -35,14 +35,14 @@ class Share:
 
     def __init__(self, mesh: Mesh, size: int) -> None:
         if not isinstance(cast(object, mesh), Mesh):
-            raise LayoutError(message("Batches: shard is a mesh", got=repr(mesh)[:80], hint="Make a hf.Mesh."))
+            raise LayoutError("Batches: shard is a mesh", got=repr(mesh)[:80], hint="Make a hf.Mesh.")
         self._mesh = mesh
         self._parts = mesh.parts(mesh.axes[0])
         if size % self._parts:
             raise LayoutError(
-                message(f"Batches: size={size} cannot be divided by {self._parts}", got=str(mesh),
-                        hint=f"Take {-(-size // self._parts) * self._parts}: the size counts all processes' rows.")
-            )  # fmt: skip
+                f"Batches: size={size} cannot be divided by {self._parts}", got=str(mesh),
+                hint=f"Take {-(-size // self._parts) * self._parts}: the size counts all processes' rows."
+            )
 
     def divides(self, count: int) -> bool:
         """Whether a number of rows can be split evenly."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Generic, TypeVar, cast
 
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 from hybridflow.core.reprs import settings_of
 from hybridflow.data.examples import stack
 from hybridflow.data.prefetch import Prefetched
@@ -18,7 +18,7 @@ C = TypeVar("C")
 def stream(
     examples: Iterable[Any] | Callable[[], Iterable[Any]], size: int, *, pad: float | None = None,
     drop_last: bool = False,
-) -> Stream[Any]:  # fmt: skip
+) -> Stream[Any]:
     """Return batches of a stream of examples, which may have no end.
 
     Args:
@@ -50,12 +50,10 @@ class Stream(Generic[B]):
 
     def __init__(self, examples: Any, size: int, pad: float | None = None, drop_last: bool = False) -> None:
         if not isinstance(cast(object, size), int) or size < 1:
-            raise ArgumentError(message("stream: size must be an int, 1 at least", got=f"size={size!r}"))
+            raise ArgumentError("stream: size must be an int, 1 at least", got=f"size={size!r}")
         if not callable(examples) and not hasattr(examples, "__iter__"):
-            raise ArgumentTypeError(
-                message(f"stream: a {type(examples).__name__} has no examples", got=repr(examples)[:80],
-                        hint="Give an iterable of examples, or a function that returns one.")
-            )  # fmt: skip
+            raise ArgumentTypeError(f"stream: a {type(examples).__name__} has no examples", got=repr(examples)[:80],
+                                    hint="Give an iterable of examples, or a function that returns one.")
         self._examples, self._size, self._pad, self._drop_last = examples, size, pad, bool(drop_last)
         self._functions: tuple[Callable[[Any], Any], ...] = ()
         self._next = 0
@@ -86,8 +84,8 @@ class Stream(Generic[B]):
             ArgumentError: the value is not a state of a stream.
         """
         if set(state) != {"batch"} or state["batch"] < 0:
-            raise ArgumentError(message("stream.restore: it is no position in a stream", got=repr(dict(state))[:120],
-                                        hint="A state has batch."))  # fmt: skip
+            raise ArgumentError("stream.restore: it is no position in a stream", got=repr(dict(state))[:120],
+                                hint="A state has batch.")
         self._next = self._skip = int(state["batch"])
 
     def __iter__(self) -> Iterator[B]:

@@ -6,7 +6,7 @@ import math
 from typing import Any, cast
 
 from hybridflow.core.context import current
-from hybridflow.core.errors import LayoutError, ShapeError, message
+from hybridflow.core.errors import LayoutError, ShapeError
 from hybridflow.core.mesh import Axis, Layout, Mesh
 from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import GraphBuilder
@@ -66,18 +66,16 @@ def ring_attention(
     if mesh is None:
         return scaled_dot_product_attention(query, key, value, is_causal=is_causal, scale=scale)
     if axis not in mesh.shape:
-        raise LayoutError(
-            message(f"ring_attention: the mesh has no axis {axis!r}", got=str(mesh),
-                    hint=f"Pass axis=, one of {', '.join(mesh.axes)}, or make the mesh with it.")
-        )  # fmt: skip
+        raise LayoutError(f"ring_attention: the mesh has no axis {axis!r}", got=str(mesh),
+                          hint=f"Pass axis=, one of {', '.join(mesh.axes)}, or make the mesh with it.")
     given = promote_float(query, key, value)
     if min([one.ndim for one in given]) < 2:
-        raise ShapeError(message("ring_attention: query, key and value need 2 dimensions: length and dim",
-                                 got=", ".join([str(one.spec) for one in given])))  # fmt: skip
+        raise ShapeError("ring_attention: query, key and value need 2 dimensions: length and dim",
+                         got=", ".join([str(one.spec) for one in given]))
     leading = broadcast_shapes("ring_attention", *[one.shape[:-2] for one in given])
     q, k, v = [
         one if one.shape[:-2] == leading else broadcast_to(one, (*leading, *one.shape[-2:])) for one in given
-    ]  # fmt: skip
+    ]
     factor = scale if scale is not None else 1 / math.sqrt(int(q.shape[-1]) or 1)
     attrs: dict[str, Any] = {"axis": axis, "size": mesh.shape[axis], "is_causal": is_causal, "scale": float(factor)}
 
@@ -93,10 +91,8 @@ def ring_attention(
 def _layout(ndim: int, axis: str, batch: Axis, heads: Axis) -> Layout:
     """Return how queries, keys and values lie on the mesh."""
     if (heads is not None and ndim < 3) or (batch is not None and ndim < (3 if heads is None else 4)):
-        raise ShapeError(
-            message("ring_attention: there are no axes for batch= and heads=", got=f"{ndim} dimensions",
-                    hint="Shapes are (batch, heads, length, dim).")
-        )  # fmt: skip
+        raise ShapeError("ring_attention: there are no axes for batch= and heads=", got=f"{ndim} dimensions",
+                         hint="Shapes are (batch, heads, length, dim).")
     leading: list[Axis] = [None] * (ndim - 2)
     if leading:
         leading[-1] = heads

@@ -10,7 +10,7 @@ import numpy as np
 from hybridflow.backend.jax_shim import enable_x64, xla_has_started
 from hybridflow.core.context import is_tracing
 from hybridflow.core.device import is_host
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DeviceError, LayoutError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DeviceError, LayoutError
 from hybridflow.core.mesh import on_one_device
 from hybridflow.core.processes.member import member
 from hybridflow.core.tensor import Tensor, as_tensor, host_array, make_tensor
@@ -35,16 +35,16 @@ def cpu_devices(count: int) -> None:
         >>> hf.distribute.cpu_devices(1)
     """
     if type(count) is not int:
-        raise ArgumentTypeError(message(f"cpu_devices: the number of devices is a {type(count).__name__}"))
+        raise ArgumentTypeError(f"cpu_devices: the number of devices is a {type(count).__name__}")
     if count < 1:
-        raise ArgumentError(message(f"cpu_devices: {count} devices", hint="Ask for 1 or more."))
+        raise ArgumentError(f"cpu_devices: {count} devices", hint="Ask for 1 or more.")
     if xla_has_started():
         there = len(jax.devices("cpu"))
         if there != count:
             raise DeviceError(
-                message(f"cpu_devices: a device was used before, when there {'was' if there == 1 else 'were'} {there}",
-                        got=f"cpu_devices({count})", hint="Call it at the start of the program, after the imports.")
-            )  # fmt: skip
+                f"cpu_devices: a device was used before, when there {'was' if there == 1 else 'were'} {there}",
+                got=f"cpu_devices({count})", hint="Call it at the start of the program, after the imports."
+            )
         return
     jax.config.update("jax_num_cpu_devices", count)
 
@@ -73,10 +73,8 @@ def gather(x: Any) -> Tensor:
         Tensor([1., 2.], dtype=float32)
     """
     if is_tracing():
-        raise LayoutError(
-            message("gather: a compiled function's values have no place while it is traced",
-                    hint="Write hf.constrain(x, (None, ...)) to have the whole on every device.")
-        )  # fmt: skip
+        raise LayoutError("gather: a compiled function's values have no place while it is traced",
+                          hint="Write hf.constrain(x, (None, ...)) to have the whole on every device.")
     tensor = as_tensor(x)
     value = tensor._value
     if isinstance(value, jax.Array) and not value.is_fully_addressable:
@@ -92,8 +90,8 @@ def _from_all(value: Any) -> Any:
         joined = member()
         what = f"{value.shape} {value.dtype} {value.sharding.spec}"
         if joined is None:
-            raise DeviceError(message("gather: a value lies on devices of other processes", got=what,
-                                      hint="Call hf.distribute.initialize() first."))  # fmt: skip
+            raise DeviceError("gather: a value lies on devices of other processes", got=what,
+                              hint="Call hf.distribute.initialize() first.")
         joined.compare("gather", what, lambda: [what])
         whole = jax.sharding.NamedSharding(value.sharding.mesh, jax.sharding.PartitionSpec())
         with enable_x64(), joined.running():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hybridflow.core.context import current
-from hybridflow.core.errors import LayoutError, message
+from hybridflow.core.errors import LayoutError
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ops import collectives
 from hybridflow.ops.common import TensorLike, normalize_axis
@@ -15,13 +15,11 @@ def _size(name: str, axis: str) -> int:
     """Return the number of devices along a mesh axis, inside `hf.shard_map`."""
     mesh = getattr(current().tracer, "manual", None)
     if mesh is None:
-        raise LayoutError(
-            message(f"{name}: there are no parts outside of hf.shard_map", hint="Call it in the function given to it.")
-        )
+        raise LayoutError(f"{name}: there are no parts outside of hf.shard_map",
+                          hint="Call it in the function given to it.")
     if axis not in mesh.shape:
-        raise LayoutError(
-            message(f"{name}: the mesh has no axis {axis!r}", got=str(mesh), hint=f"Its axes: {', '.join(mesh.axes)}.")
-        )
+        raise LayoutError(f"{name}: the mesh has no axis {axis!r}", got=str(mesh),
+                          hint=f"Its axes: {', '.join(mesh.axes)}.")
     return mesh.shape[axis]
 
 
@@ -114,9 +112,7 @@ def ppermute(x: TensorLike, axis: str, pairs: Sequence[tuple[int, int]]) -> Tens
     given = tuple([(int(source), int(target)) for source, target in pairs])
     for ends in ([source for source, _ in given], [target for _, target in given]):
         if len(set(ends)) < len(ends) or not all([0 <= end < size for end in ends]):
-            raise LayoutError(
-                message(f"ppermute: pairs are of different positions from 0 to {size - 1}", got=str(given)[:80])
-            )
+            raise LayoutError(f"ppermute: pairs are of different positions from 0 to {size - 1}", got=str(given)[:80])
     return collectives.ppermute(as_tensor(x), axis=axis, size=size, pairs=given)
 
 

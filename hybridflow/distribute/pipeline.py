@@ -11,7 +11,7 @@ import jax
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.context import current
 from hybridflow.core.dtypes import is_differentiable
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, LayoutError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, LayoutError, ShapeError
 from hybridflow.core.functions import as_traced
 from hybridflow.core.mesh import Layout, Mesh
 from hybridflow.core.node import Edge, Node
@@ -92,12 +92,10 @@ def pipeline(
     """
     stages = list(stages)
     if not stages or not all(map(callable, (*stages, loss))):
-        raise ArgumentError(
-            message("pipeline: stages are a list of functions, and loss is one", got=f"{stages!r}"[:80],
-                    hint="Pass modules, or functions of one value.")
-        )  # fmt: skip
+        raise ArgumentError("pipeline: stages are a list of functions, and loss is one", got=f"{stages!r}"[:80],
+                            hint="Pass modules, or functions of one value.")
     if schedule not in SCHEDULES:
-        raise ArgumentError(message(f"pipeline: schedule={schedule!r} is not one of {list(SCHEDULES)}"))
+        raise ArgumentError(f"pipeline: schedule={schedule!r} is not one of {list(SCHEDULES)}")
     batch, tree = jax.tree_util.tree_flatten((x, targets))
     rows = _checked_rows([as_tensor(leaf) for leaf in batch], microbatches)
     mesh = _mesh(axis)
@@ -107,7 +105,7 @@ def pipeline(
     return _on_mesh(stages, rows, tree, loss, {
         "mesh": mesh, "axis": axis, "microbatches": microbatches, "schedule": schedule,
         "rows": _row_axes(mesh, axis, rows[0].shape[0], microbatches),
-    })  # fmt: skip
+    })
 
 
 def _mesh(axis: str) -> Mesh | None:
@@ -115,15 +113,11 @@ def _mesh(axis: str) -> Mesh | None:
     tracer = cast("GraphBuilder | None", current().tracer)
     mesh = None if tracer is None else tracer.mesh
     if tracer is not None and tracer.manual is not None:
-        raise LayoutError(
-            message("pipeline: it cannot run inside hf.shard_map, whose parts have a device already",
-                    hint="Call it in the compiled function itself.")
-        )  # fmt: skip
+        raise LayoutError("pipeline: it cannot run inside hf.shard_map, whose parts have a device already",
+                          hint="Call it in the compiled function itself.")
     if mesh is not None and axis not in mesh.shape:
-        raise LayoutError(
-            message(f"pipeline: the mesh has no axis {axis!r}", got=str(mesh),
-                    hint=f"Pass axis=, one of {', '.join(mesh.axes)}, or make the mesh with it.")
-        )  # fmt: skip
+        raise LayoutError(f"pipeline: the mesh has no axis {axis!r}", got=str(mesh),
+                          hint=f"Pass axis=, one of {', '.join(mesh.axes)}, or make the mesh with it.")
     return mesh
 
 
@@ -136,23 +130,21 @@ def _row_axes(mesh: Mesh, axis: str, size: int, microbatches: int) -> tuple[str,
 
 def _checked_rows(batch: list[Tensor], microbatches: Any) -> list[Tensor]:
     if type(microbatches) is not int:
-        raise ArgumentTypeError(message(f"pipeline: microbatches is a {type(microbatches).__name__}",
-                                        got=repr(microbatches)[:80], hint="Give an integer."))  # fmt: skip
+        raise ArgumentTypeError(f"pipeline: microbatches is a {type(microbatches).__name__}",
+                                got=repr(microbatches)[:80], hint="Give an integer.")
     if microbatches < 1:
-        raise ArgumentError(message(f"pipeline: microbatches={microbatches}", hint="Give 1 or more."))
+        raise ArgumentError(f"pipeline: microbatches={microbatches}", hint="Give 1 or more.")
     for tensor in batch:
         if not tensor.shape or tensor.shape[0] != batch[0].shape[0]:
             raise ShapeError(
-                message("pipeline: leading sizes differ in the batch", got=", ".join([str(one.spec) for one in batch]),
-                        hint="Give x and all targets one row per example; other values can be read by loss directly.")
-            )  # fmt: skip
+                "pipeline: leading sizes differ in the batch", got=", ".join([str(one.spec) for one in batch]),
+                hint="Give x and all targets one row per example; other values can be read by loss directly."
+            )
     size = batch[0].shape[0] if batch else 0
     if size % microbatches or not size:
-        raise ShapeError(
-            message(f"pipeline: a batch of {size} cannot be cut into {microbatches} equal micro-batches",
-                    got=str(batch[0].spec) if batch else "no tensors",
-                    hint="Choose a divisor of the batch's size for microbatches=, or pad the batch.")
-        )  # fmt: skip
+        raise ShapeError(f"pipeline: a batch of {size} cannot be cut into {microbatches} equal micro-batches",
+                         got=str(batch[0].spec) if batch else "no tensors",
+                         hint="Choose a divisor of the batch's size for microbatches=, or pad the batch.")
     return batch
 
 
@@ -161,11 +153,10 @@ def _checked_loss(value: Any) -> Tensor:
     tensor = as_tensor(leaves[0]) if len(leaves) == 1 else None
     if tensor is None or tensor.shape != ():
         got = ", ".join([str(as_tensor(leaf).spec) for leaf in leaves])
-        raise ShapeError(message("pipeline: loss must return one scalar", got=got or "nothing",
-                                 hint="Reduce it with hf.mean."))  # fmt: skip
+        raise ShapeError("pipeline: loss must return one scalar", got=got or "nothing", hint="Reduce it with hf.mean.")
     if not is_differentiable(tensor.dtype):
-        raise DTypeError(message(f"pipeline: loss returned {tensor.dtype}", got=str(tensor.spec),
-                                 hint="Return a floating-point number."))  # fmt: skip
+        raise DTypeError(f"pipeline: loss returned {tensor.dtype}", got=str(tensor.spec),
+                         hint="Return a floating-point number.")
     return tensor
 
 
@@ -199,7 +190,7 @@ def _on_mesh(stages: list[Any], rows: list[Tensor], tree: Any, loss: Any, attrs:
         "draws": len(cut) - len(rows),
         "checks": tuple([len(one.checks) for one in traced]), "assigns": tuple(assigns),
         "layouts": (*[None] * len(cut), *shared.layouts), "call": next(_CALLS), **attrs,
-    })  # fmt: skip
+    })
     last = 1 + len(checks)
     add_checks(checks, outputs[1:last])
     assign_around([state.variable for stage in made for state in stage.assigned], outputs[last:])

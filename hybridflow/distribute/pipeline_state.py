@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
-from hybridflow.core.errors import TraceError, message
+from hybridflow.core.errors import TraceError
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import Tensor
@@ -122,14 +122,14 @@ def _require_own(stages: Sequence[Traced], drawn: set[Node]) -> None:
         for state in traced.assigned:
             leaf = state.variable._leaf
             others = [other for other, one in enumerate(stages) if other != number
-                      and any([each.variable._leaf is leaf for each in one.variables])]  # fmt: skip
+                      and any([each.variable._leaf is leaf for each in one.variables])]
             if others and leaf not in drawn:
                 raise TraceError(
-                    message(f"pipeline: stage {number} assigns Variable {state.variable.name!r}, which stage "
-                            f"{others[0]} uses too", got=f"{state.variable.spec} in stages that run at the same time",
-                            hint="Let one stage alone use it, or assign it outside of the stages. Draws in branches "
-                                 "and loops need a hf.random.Generator for each stage.")
-                )  # fmt: skip
+                    f"pipeline: stage {number} assigns Variable {state.variable.name!r}, which stage "
+                    f"{others[0]} uses too", got=f"{state.variable.spec} in stages that run at the same time",
+                    hint="Let one stage alone use it, or assign it outside of the stages. Draws in branches "
+                         "and loops need a hf.random.Generator for each stage."
+                )
 
 
 def _states(stages: Sequence[Traced], leaf: Node, counts: Sequence[int], microbatches: int) -> list[Tensor | None]:
@@ -167,7 +167,7 @@ def _rearranged(traced: Traced, arguments: int, states: dict[Node, Tensor | None
     first = arguments + captures
     own = {leaf: index for index, leaf in enumerate(order)}
     given = [*range(arguments), *[first + own[leaf] for leaf in taken], *range(arguments, first),
-             *[first + own[state.variable._leaf] for state in kept]]  # fmt: skip
+             *[first + own[state.variable._leaf] for state in kept]]
     rows = range(arguments, arguments + len(taken))
 
     def run(*tensors: Tensor) -> list[Tensor]:
@@ -179,6 +179,6 @@ def _rearranged(traced: Traced, arguments: int, states: dict[Node, Tensor | None
         return [*made[: end - len(results)], *made[end:], *[made[results[one.variable._leaf]] for one in assigned]]
 
     wanted = [make_spec((1, *specs[position].shape), specs[position].dtype) if index in rows else specs[position]
-              for index, position in enumerate(given)]  # fmt: skip
+              for index, position in enumerate(given)]
     made = trace_with_variables(run, wanted, graph.name, [names[position] for position in given])
     return Stage(made.graph, traced, kept, tuple(taken.values()), assigned)  # pyright: ignore[reportArgumentType]

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from hybridflow.backend.jax_shim import enable_x64, join_processes, xla_has_started
-from hybridflow.core.errors import ArgumentError, DeviceError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, DeviceError, ShapeError
 from hybridflow.core.forked import PROCESS
 from hybridflow.core.mesh import Layout, Mesh, check_axes, check_rank, checked_layout, require_local
 from hybridflow.core.out_of_memory import read_array
@@ -57,9 +57,7 @@ def initialize(step_timeout: str | float = "5min") -> None:
     if MEMBER or place is None or (place.count == 1 and not place.hosted):
         return
     if xla_has_started():
-        raise DeviceError(
-            message("initialize: a device was used before", hint="Call it first of all, after the imports.")
-        )
+        raise DeviceError("initialize: a device was used before", hint="Call it first of all, after the imports.")
     if place.devices is not None:
         cpu_devices(place.devices)
     if place.index == 0 and not place.hosted:
@@ -91,9 +89,8 @@ def _seconds(given: Any) -> float:
     else:
         seconds = float(given) if isinstance(given, int | float) and not isinstance(given, bool) else 0.0
     if not seconds > 0:
-        raise ArgumentError(
-            message("initialize: step_timeout is a time", got=repr(given)[:80], hint='Write seconds, or "5min".')
-        )
+        raise ArgumentError("initialize: step_timeout is a time", got=repr(given)[:80],
+                            hint='Write seconds, or "5min".')
     return seconds
 
 
@@ -195,8 +192,8 @@ def from_local(x: Any, mesh: Mesh, layout: Layout) -> Tensor:
             value = jax.make_array_from_process_local_data(sharding, array)
     except ValueError as error:
         raise ShapeError(
-            message("from_local: the part cannot be divided over this process's devices",
-                    got=f"shape {tensor.shape}, layout {entries} on {mesh}",
-                    hint="Each process has the same number of rows, which its number of devices divides.")
-        ) from error  # fmt: skip
+            "from_local: the part cannot be divided over this process's devices",
+            got=f"shape {tensor.shape}, layout {entries} on {mesh}",
+            hint="Each process has the same number of rows, which its number of devices divides."
+        ) from error
     return make_tensor(value)

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any, TypeVar, cast
 
 from hybridflow.core import structures
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError
 from hybridflow.core.mesh import (
     Layout,
     Mesh,
@@ -75,12 +75,10 @@ def shard(
         Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020.
     """
     if not isinstance(cast(object, mesh), Mesh):
-        raise ArgumentTypeError(message("shard: mesh is no hf.Mesh", got=repr(mesh)[:80]))
+        raise ArgumentTypeError("shard: mesh is no hf.Mesh", got=repr(mesh)[:80])
     if layouts is not None and not isinstance(cast(object, layouts), Mapping):
-        raise ArgumentTypeError(
-            message("shard: layouts are a mapping of patterns to layouts", got=repr(layouts)[:80],
-                    hint='Write {"*.weight": ("model", None)}.')
-        )  # fmt: skip
+        raise ArgumentTypeError("shard: layouts are a mapping of patterns to layouts", got=repr(layouts)[:80],
+                                hint='Write {"*.weight": ("model", None)}.')
     if fsdp is not None:
         check_axes(checked_layout((fsdp,), "shard: fsdp"), mesh, "shard: fsdp")
     variables, own = _variables(model), _layouts_of_layers(model, mesh)
@@ -103,10 +101,8 @@ def shard(
         placements[path] = _placement(path, shape, layout, mesh, fsdp, reshard, min_size)
     _require_used(patterns, used, variables)
     if unmatched:
-        raise LayoutError(
-            message(f"shard: {len(unmatched)} large matrices match no pattern", got="; ".join(unmatched[:3]),
-                    hint='Add patterns for them; a last "*": None leaves the rest whole on every device.')
-        )  # fmt: skip
+        raise LayoutError(f"shard: {len(unmatched)} large matrices match no pattern", got="; ".join(unmatched[:3]),
+                          hint='Add patterns for them; a last "*": None leaves the rest whole on every device.')
     _require_equal(variables, mesh)
     for path, variable in variables.items():
         variable.lay_out(placements[path])
@@ -161,10 +157,9 @@ def _require_used(patterns: Mapping[str, Layout | None], used: set[str], variabl
         hint = (
             f"An earlier pattern takes {earlier[0]}: put the narrower one first." if earlier
             else f"Paths are like {', '.join(near or list(variables)[:3])}."
-        )  # fmt: skip
-        raise LayoutError(
-            message(f"shard: the pattern {pattern!r} matches nothing", got=f"{len(variables)} Variables", hint=hint)
         )
+        raise LayoutError(f"shard: the pattern {pattern!r} matches nothing", got=f"{len(variables)} Variables",
+                          hint=hint)
 
 
 def _found(model: Any) -> Iterator[tuple[str, Any]]:
@@ -187,16 +182,12 @@ def _variables(model: Any) -> dict[str, Variable]:
             continue
         unsized = [path for path, one in leaf.named_modules().items() if _is_unsized(one)]
         if unsized:
-            raise ArgumentError(
-                message(f"shard: {prefix}{unsized[0]} does not know its sizes before the first call",
-                        got=f"{len(unsized)} such layers", hint="Call the model once first, or give the sizes.")
-            )  # fmt: skip
+            raise ArgumentError(f"shard: {prefix}{unsized[0]} does not know its sizes before the first call",
+                                got=f"{len(unsized)} such layers", hint="Call the model once first, or give the sizes.")
         for path, variable in {**leaf.named_parameters(), **leaf.named_buffers()}.items():
             found[f"{prefix}{path}"] = variable
     if not found:
-        raise ArgumentError(
-            message("shard: there are no Variables", got=repr(model)[:80], hint="Pass a model, or Variables.")
-        )
+        raise ArgumentError("shard: there are no Variables", got=repr(model)[:80], hint="Pass a model, or Variables.")
     firsts = {id(variable): path for path, variable in reversed(found.items())}
     return {path: variable for path, variable in found.items() if firsts[id(variable)] == path}
 
@@ -221,10 +212,10 @@ def _layouts_of_layers(model: Any, mesh: Mesh) -> dict[str, Layout]:
             axis = getattr(module, "heads_over", None)
             if axis is not None and axis in mesh.shape and module.heads % mesh.shape[axis]:
                 raise LayoutError(
-                    message(f"shard: the {module.heads} heads of {prefix}{path or 'the model'} cannot be divided by "
-                            f"{mesh.shape[axis]}", got=f"layouts='heads:{axis}' on {mesh}",
-                            hint="Use a number of heads that the mesh axis divides.")
-                )  # fmt: skip
+                    f"shard: the {module.heads} heads of {prefix}{path or 'the model'} cannot be divided by "
+                    f"{mesh.shape[axis]}", got=f"layouts='heads:{axis}' on {mesh}",
+                    hint="Use a number of heads that the mesh axis divides."
+                )
             for name, layout in (getattr(module, "layouts", None) or {}).items():
                 found[f"{prefix}{path}.{name}" if path else f"{prefix}{name}"] = layout
     return found

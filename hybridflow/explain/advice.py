@@ -204,7 +204,7 @@ _INSTEAD = [
      "Do that outside of the function, or keep the number in a hf.Variable."),
     (re.compile(r"\bprint\(|\blog(ger|ging)?\.|\bf['\"]"),
      "Make texts of it outside of the function, or with hf.print."),
-]  # fmt: skip
+]
 """The hint for code that needs a number, by what is in the line."""
 _VALUES = frozenset({"integer", "holder", "float", "value"})
 """The kinds of changes that are another value of the same."""
@@ -448,5 +448,5 @@ def _on_tiny(graph: Graph) -> Iterator[Advice]:
 
 _RULES: tuple[Callable[[Graph], Iterable[Advice]], ...] = (
     _on_float64, _on_constants, _on_host_calls, _on_unrolled, _on_tiny,
-)  # fmt: skip
+)
 

@@ -165,7 +165,7 @@ def _alike(executables: Sequence[ExecutableRecord]) -> list[list[_Numbered]]:
         key = (
             made.device, made.store, made.donated, made.runs, tuple(made.options.items()), tuple(made.sizes),
             made.bounded, made.part,
-        )  # fmt: skip
+        )
         alike.setdefault(key, []).append((number, made))
     groups: list[list[_Numbered]] = []
     for group in alike.values():
@@ -216,7 +216,7 @@ def _cost_of(several: Sequence[ExecutableRecord]) -> str:
     steps = {
         "lower": sum(one.lower_ms for one in several), "XLA": sum(one.xla_ms for one in several),
         "loaded in": sum(one.load_ms for one in several if LOADED in one.store),
-    }  # fmt: skip
+    }
     return ", ".join([f"{name} {spent:.1f} ms" for name, spent in steps.items() if spent])
 
 

@@ -79,7 +79,7 @@ def _cells(record: TraceRecord) -> tuple[str, ...]:
         str(record.number), short_line(record.call_site) if record.call_site else "the command line",
         ", ".join(f"{name}: {value}" for name, value in record.signature.items()), record.reason,
         f"{before} -> {after}", f"{' + '.join([f'{one:.1f}' for one in milliseconds])} ms",
-    )  # fmt: skip
+    )
 
 
 def html_of(explanation: Explanation) -> str:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from hybridflow.backend.files import sync_directory, whole_file
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ExportError, FileError, HybridflowError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ExportError, FileError, HybridflowError
 from hybridflow.core.functions import as_traced, is_whole
 from hybridflow.core.node import Edge, Node, format_where, short_where
 from hybridflow.core.sources import CONSTANT
@@ -173,20 +173,15 @@ def save(
 
 def _check_names(wanted: Mapping[str, Any], stray: tuple[Any, ...]) -> None:
     if not wanted or stray:
-        raise ArgumentTypeError(
-            message("export: no function is given", hint="Write save(path, f, spec) or save(path, predict=(f, spec)).")
-        )
+        raise ArgumentTypeError("export: no function is given",
+                                hint="Write save(path, f, spec) or save(path, predict=(f, spec)).")
     for name, given in wanted.items():
         if not name.isidentifier() or name.startswith("_") or name in RESERVED or not name.isascii():
-            raise ArgumentError(
-                message(f"export: a function cannot be called {name!r}",
-                        hint="Choose an identifier that is no attribute of an artifact.")
-            )  # fmt: skip
+            raise ArgumentError(f"export: a function cannot be called {name!r}",
+                                hint="Choose an identifier that is no attribute of an artifact.")
         if not isinstance(cast(object, given), tuple) or not given or not callable(given[0]):
-            raise ArgumentTypeError(
-                message(f"export: {name} must be a function and its specs, (f, spec)", got=repr(given)[:80],
-                        hint=f"Write save(path, f, spec) or save(path, {name}=(f, spec)).")
-            )  # fmt: skip
+            raise ArgumentTypeError(f"export: {name} must be a function and its specs, (f, spec)", got=repr(given)[:80],
+                                    hint=f"Write save(path, f, spec) or save(path, {name}=(f, spec)).")
 
 
 RESERVED = ("functions", "metadata", "named_variables", "self_test", "variables")
@@ -207,7 +202,7 @@ def _written(name: str, graph: Graph, fields: dict[str, Any]) -> Function:
 def write_functions(
     target: Path, functions: Mapping[str, tuple[Graph, dict[str, Any]]], weights: Weights, metadata: Mapping[str, str],
     *, overwrite: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Write functions that have graphs already.
 
     Args:
@@ -254,9 +249,9 @@ def traced(
     for path, spec in given:
         if not isinstance(spec, TensorSpec):
             raise ArgumentTypeError(
-                message(f"export: {name}: {path} is a {type(spec).__name__}", got=repr(spec)[:80],
-                        hint="Give a hf.TensorSpec for each tensor, and bind other arguments by a function around it.")
-            )  # fmt: skip
+                f"export: {name}: {path} is a {type(spec).__name__}", got=repr(spec)[:80],
+                hint="Give a hf.TensorSpec for each tensor, and bind other arguments by a function around it."
+            )
     results: list[tuple[str, Any]] = []
     shapes: list[Any] = []
 
@@ -269,14 +264,14 @@ def traced(
     with evaluating(python_function):
         trace, signature, _ = CompiledFunction(flat, name=name)._trace_of(Specs(specs, {}))
     if trace.returns_none or not results:
-        raise ExportError(message(f"export: {name} has no result"))
+        raise ExportError(f"export: {name} has no result")
     graph, fields = _with_weights(name, trace, signature, python_function, weights)
     names = ["output" if not path else path if not path[0].isdigit() else f"output_{path}" for path, _ in results]
     return graph, {
         "parameters": parameters, "arguments": structure,
         "inputs": [path for path, _ in given], "specs": [str(one) for one in graph.input_specs[: len(given)]],
         "result": shapes[0], "outputs": names, **fields,
-    }  # fmt: skip
+    }
 
 
 def _parameters(function: Any, count: int) -> list[str]:
@@ -286,7 +281,7 @@ def _parameters(function: Any, count: int) -> list[str]:
         signature = inspect.signature(called)
         signature.bind(*[None] * count)
     except (TypeError, ValueError) as error:
-        raise ArgumentTypeError(message(f"export: {count} specs do not fit the function: {error}")) from None
+        raise ArgumentTypeError(f"export: {count} specs do not fit the function: {error}") from None
     kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     names = [one.name for one in signature.parameters.values() if one.kind in kinds]
     return [*names, *[f"input_{number}" for number in range(len(names), count)]][:count]
@@ -358,15 +353,13 @@ def _with_weights(
         if variables[index] is not state:
             node = graph.outputs[trace.plan.count + number][0]
             raise ExportError(
-                message(f"export: {name} assigns Variable {variable.name!r} at {node.location}",
-                        hint="An artifact's functions change nothing: return the new value; modules: model.eval().")
-            )  # fmt: skip
+                f"export: {name} assigns Variable {variable.name!r} at {node.location}",
+                hint="An artifact's functions change nothing: return the new value; modules: model.eval()."
+            )
     for node in graph.nodes:
         if has_effect(node):
-            raise ExportError(
-                message(f"export: {name} calls {node.op.name} at {node.location}, which only this program can do",
-                        got=format_node(node)[:200])
-            )  # fmt: skip
+            raise ExportError(f"export: {name} calls {node.op.name} at {node.location}, which only this program can do",
+                              got=format_node(node)[:200])
     checks = [
         {"error": one.error.__name__, "text": one.text, "where": short_where(one.where)} for one in trace.checks
     ]
@@ -378,17 +371,15 @@ def _with_weights(
 
 def _check_errors(name: str, trace: Trace) -> None:
     if trace.handles_errors:
-        raise ExportError(
-            message(f"export: {name} may go on where {trace.checks[0].error.__name__} is raised at "
-                    f"{format_where(trace.checks[0].where)}, as its `except` says",
-                    hint="An artifact only raises it: choose by the tensor itself, with an `if` or hf.where.")
-        )  # fmt: skip
+        raise ExportError(f"export: {name} may go on where {trace.checks[0].error.__name__} is raised at "
+                          f"{format_where(trace.checks[0].where)}, as its `except` says",
+                          hint="An artifact only raises it: choose by the tensor itself, with an `if` or hf.where.")
     for one in trace.checks:
         if one.example is not None or (not issubclass(one.error, HybridflowError) and one.error not in PLAIN_ERRORS):
             raise ExportError(
-                message(f"export: {name} raises {one.error.__name__} at {format_where(one.where)}, a class that only "
-                        "this program has", hint="Use hf.debugging.check(condition, message).")
-            )  # fmt: skip
+                f"export: {name} raises {one.error.__name__} at {format_where(one.where)}, a class that only "
+                "this program has", hint="Use hf.debugging.check(condition, message)."
+            )
 
 
 PLAIN_ERRORS = (ValueError, TypeError, RuntimeError, IndexError, AssertionError, ArithmeticError, ZeroDivisionError)
@@ -401,10 +392,10 @@ def _numbers(name: str, trace: Trace, end: int) -> list[Tensor]:
         return []
     answer = () if trace.guards is None else trace.guards.hold()
     if answer is False:
-        raise ExportError(message(f"export: {name} reads Python numbers that changed while it was saved"))
+        raise ExportError(f"export: {name} reads Python numbers that changed while it was saved")
     arrays = trace.numbers([*answer] if isinstance(answer, tuple) else [])
     if len(arrays) != end - trace.arguments:
-        raise ExportError(message(f"export: {name} takes Python numbers", hint="Give tensors, or bind them before."))
+        raise ExportError(f"export: {name} takes Python numbers", hint="Give tensors, or bind them before.")
     return [new_tensor(np.asarray(one)) for one in arrays]
 
 
@@ -423,12 +414,12 @@ def _require_text(name: str, graph: Graph) -> None:
         for line in format_node(node, elide=None, lines=False).splitlines():
             if "opaque(" in line:
                 raise ExportError(
-                    message(f"export: {name} calls {node.op.name} at {node.location} with what only this program has",
-                            got=line.strip()[:200], hint="hf.from_jax and hf.pure_callback cannot be exported.")
-                )  # fmt: skip
+                    f"export: {name} calls {node.op.name} at {node.location} with what only this program has",
+                    got=line.strip()[:200], hint="hf.from_jax and hf.pure_callback cannot be exported."
+                )
     text = print_graph(graph, elide=None)
     if print_graph(parse(text), elide=None) != text:
-        raise ExportError(message(f"export: {name} cannot be read back as it was written"))
+        raise ExportError(f"export: {name} cannot be read back as it was written")
 
 
 def _write(
@@ -441,7 +432,7 @@ def _write(
     """Write the directory under a temporary name beside the target, and rename it when it is complete."""
     replaced = os.path.lexists(target)
     if replaced and not (target / MANIFEST).is_file():
-        raise FileError(message(f"export: {str(target)!r} exists and is no artifact, so it is not replaced"))
+        raise FileError(f"export: {str(target)!r} exists and is no artifact, so it is not replaced")
     unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     try:
         unfinished.mkdir()
@@ -457,7 +448,7 @@ def _write(
             "format": FORMAT, "version": VERSION, "files": files, "metadata": dict(texts), **kinds,
             "functions": {name: one.fields for name, one in functions.items()},
             "operations": {name: version for one in functions.values() for name, version in one.versions.items()},
-        }  # fmt: skip
+        }
         with whole_file(unfinished / MANIFEST, durable=True) as file:
             file.write((json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode())
         sync_directory(unfinished)

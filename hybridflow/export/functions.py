@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, FileMissingError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, FileMissingError
 from hybridflow.core.spec import TensorSpec, spec_of
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
@@ -22,7 +22,7 @@ def specs_of(args: Any) -> Any:
     return jax.tree_util.tree_map(
         lambda one: spec_of(one) if hasattr(one, "dtype") and hasattr(one, "shape") else one, args,
         is_leaf=lambda one: isinstance(one, Tensor | Variable | TensorSpec),
-    )  # fmt: skip
+    )
 
 
 def function_of(what: str, target: Any, specs: tuple[Any, ...], name: str) -> Function:
@@ -44,30 +44,22 @@ def function_of(what: str, target: Any, specs: tuple[Any, ...], name: str) -> Fu
     artifact = target
     if isinstance(target, str | os.PathLike):
         if not os.path.isdir(target):
-            raise FileMissingError(
-                message(f"{what}: {os.fspath(target)!r} is not the directory of an artifact",
-                        hint="The file to write comes first, then what is exported.")
-            )  # fmt: skip
+            raise FileMissingError(f"{what}: {os.fspath(target)!r} is not the directory of an artifact",
+                                   hint="The file to write comes first, then what is exported.")
         artifact = load(target, copy=True)
     if isinstance(artifact, Artifact):
         if name not in artifact.functions:
-            raise ArgumentError(
-                message(f"{what}: the artifact has no function {name!r}", got=", ".join(artifact.functions),
-                        hint="Name one with function=.")
-            )  # fmt: skip
+            raise ArgumentError(f"{what}: the artifact has no function {name!r}", got=", ".join(artifact.functions),
+                                hint="Name one with function=.")
         artifact = artifact.functions[name]
     if isinstance(artifact, Function):
         if specs:
-            raise ArgumentTypeError(
-                message(
-                    f"{what}: {artifact.name} of an artifact has its own specs", got=", ".join(map(repr, specs))[:200]
-                )
-            )
+            raise ArgumentTypeError(f"{what}: {artifact.name} of an artifact has its own specs",
+                                    got=", ".join(map(repr, specs))[:200])
         return artifact
     if not callable(artifact):
-        raise ArgumentTypeError(
-            message(f"{what}: a {type(artifact).__name__} is no function, module or artifact", got=repr(artifact)[:80])
-        )
+        raise ArgumentTypeError(f"{what}: a {type(artifact).__name__} is no function, module or artifact",
+                                got=repr(artifact)[:80])
     weights = Weights()
     graph, fields = traced(name, artifact, specs, weights)
     values = [RANDOM if path == RANDOM else weights.values[path] for path in fields["weights"]]

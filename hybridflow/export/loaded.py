@@ -19,7 +19,6 @@ from hybridflow.core.errors import (
     FileFormatError,
     HybridflowError,
     ShapeError,
-    message,
 )
 from hybridflow.core.node import Node
 from hybridflow.core.sources import INPUT
@@ -55,9 +54,8 @@ _STATE = TensorSpec((4,), "uint32")
 
 
 def _not_pickled(what: str) -> ArgumentTypeError:
-    return ArgumentTypeError(
-        message(f"pickle: {what} is not pickled", hint="Send its file, and load that: hf.export.load(path).")
-    )
+    return ArgumentTypeError(f"pickle: {what} is not pickled",
+                             hint="Send its file, and load that: hf.export.load(path).")
 
 
 class Function:
@@ -116,7 +114,7 @@ class Function:
     def _require_names(self, tensors: Mapping[str, Any]) -> None:
         if {*tensors} != {*self.inputs}:
             wanted, got = [", ".join(names) or "nothing" for names in (self.inputs, tensors)]
-            raise ArgumentTypeError(message(f"{self.name}: takes {wanted}", got=got))
+            raise ArgumentTypeError(f"{self.name}: takes {wanted}", got=got)
 
     def given(self, tensors: Mapping[str, Any]) -> tuple[list[Tensor], Mapping[str, Any]]:
         """Return the values of the graph's inputs for tensors by name, and the open sizes.
@@ -187,9 +185,9 @@ class Function:
         given = dict(zip(names, args, strict=False))
         if len(args) > len(names) or {*given, *kwargs} != {*names} or {*given} & {*kwargs}:
             raise ArgumentTypeError(
-                message(f"{self.name}: takes {', '.join(names) or 'nothing'}",
-                        got=", ".join([*map(describe, args), *[f"{k}={describe(v)}" for k, v in kwargs.items()]]))
-            )  # fmt: skip
+                f"{self.name}: takes {', '.join(names) or 'nothing'}",
+                got=", ".join([*map(describe, args), *[f"{k}={describe(v)}" for k, v in kwargs.items()]])
+            )
         given |= kwargs
         structures = zip(names, self._fields["arguments"], strict=True)
         leaves = [leaf for name, one in structures for leaf in taken_apart(one, given[name], name, self.name)]
@@ -201,11 +199,9 @@ class Function:
         sizes = bind_sizes(self._graph, tensors)
         for guard in self._graph.dims.guards:
             if not guard.holds(sizes):
-                raise ShapeError(
-                    message(f"{self.name}: was saved for sizes where {guard.sentence()}",
-                            got=", ".join([f"{name}={size}" for name, size in sizes.items()]),
-                            hint="Save it with a spec of these sizes.")
-                )  # fmt: skip
+                raise ShapeError(f"{self.name}: was saved for sizes where {guard.sentence()}",
+                                 got=", ".join([f"{name}={size}" for name, size in sizes.items()]),
+                                 hint="Save it with a spec of these sizes.")
         numbers = tuple(sizes.values())
         if numbers not in self._allowed and all([type(size) is int for size in numbers]):
             self._limits.require(self.name, self._graph, sizes)
@@ -256,7 +252,7 @@ class Artifact:
         """
         if len(self.functions) != 1:
             names = ", ".join(f"artifact.{name}" for name in self.functions)
-            raise ArgumentError(message("artifact: it has several functions", got=names, hint="Call one by its name."))
+            raise ArgumentError("artifact: it has several functions", got=names, hint="Call one by its name.")
         (function,) = self.functions.values()
         return function(*args, **kwargs)
 
@@ -298,10 +294,8 @@ class Artifact:
             ArgumentError: there is no sample.
         """
         if not self._samples:
-            raise ArgumentError(
-                message("self_test: the artifact has no sample",
-                        hint="Save it with sample=hf.export.Sample((x,), f(x)).")
-            )  # fmt: skip
+            raise ArgumentError("self_test: the artifact has no sample",
+                                hint="Save it with sample=hf.export.Sample((x,), f(x)).")
         for name, sample in self._samples.items():
             samples.test(name, self.functions[name].by_name, sample)
         return tuple(self._samples)
@@ -364,7 +358,7 @@ def load(path: PathLike, *, limits: Limits | None = None, copy: bool = False, di
 def _manifest(folder: Path, limits: Limits, digest: str | None) -> dict[str, Any]:
     content = _read(folder / MANIFEST, limits.text)
     if digest is not None and hashlib.sha256(content).hexdigest() != digest.lower():
-        raise FileFormatError(message(f"export: {str(folder)!r} is not the artifact with that digest", got=digest[:80]))
+        raise FileFormatError(f"export: {str(folder)!r} is not the artifact with that digest", got=digest[:80])
     try:
         manifest = json.loads(content, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
@@ -374,9 +368,9 @@ def _manifest(folder: Path, limits: Limits, digest: str | None) -> dict[str, Any
     version = manifest.get("version")
     if version != VERSION:
         raise FileFormatError(
-            message(f"export: {shown(str(folder))} is of version {shown(version)} of the format, and this hybridflow "
-                    f"reads version {VERSION}", hint="Load it with the hybridflow that wrote it, and save it again.")
-        )  # fmt: skip
+            f"export: {shown(str(folder))} is of version {shown(version)} of the format, and this hybridflow "
+            f"reads version {VERSION}", hint="Load it with the hybridflow that wrote it, and save it again."
+        )
     return cast("dict[str, Any]", manifest)
 
 
@@ -461,10 +455,8 @@ def _upgrade(node: Node, version: Any) -> None:
     newest = node.op.version
     if type(version) is not int or not 1 <= version <= newest:
         raise FileFormatError(
-            message(
-                f"{node.op.name} is of version {shown(version)}, and this hybridflow knows it up to version {newest}",
-                hint="Load it with the hybridflow that wrote it, or a newer one.",
-            )
+            f"{node.op.name} is of version {shown(version)}, and this hybridflow knows it up to version {newest}",
+            hint="Load it with the hybridflow that wrote it, or a newer one."
         )
     for upgrade in node.op.upgrades[version - 1 :]:
         node.attrs = upgrade(node.attrs)

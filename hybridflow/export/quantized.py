@@ -13,7 +13,7 @@ from hybridflow.compress.calibration import Range, ranges_from
 from hybridflow.compress.replacing import batches_of
 from hybridflow.compress.scales import input_scale, require_format, stored_weights
 from hybridflow.core.dtypes import float32
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.node import Edge, Node, make_node
 from hybridflow.core.op import Op
 from hybridflow.core.tensor import as_tensor
@@ -70,7 +70,7 @@ class Plan(NamedTuple):
 def quantize(
     source: PathLike | Artifact, path: PathLike, *, inputs: str = "float", dtype: str = "int8",
     group: int | None = None, bits: int = 8, batches: Any = None, method: str = "minmax", overwrite: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Write a quantized copy of an artifact, which is smaller and loads as any other.
 
     Linear layers, products with a matrix of weights and convolutions are quantized, and tables that are read by row
@@ -107,9 +107,7 @@ def quantize(
     artifact = load(source, copy=True) if isinstance(source, str | os.PathLike) else source
     quantized = {name: quantized_function("quantize", one, plan) for name, one in artifact.functions.items()}
     if all([quantized[name] is one for name, one in artifact.functions.items()]):
-        raise ArgumentError(
-            message("quantize: the artifact has no weights of products", got=", ".join(artifact.functions))
-        )
+        raise ArgumentError("quantize: the artifact has no weights of products", got=", ".join(artifact.functions))
     weights = Weights()
     fields: dict[str, tuple[Graph, dict[str, Any]]] = {}
     for name, one in quantized.items():
@@ -135,15 +133,12 @@ def quantized_function(what: str, function: Function, plan: Plan) -> Function:
     one_of(what, "inputs", plan.inputs, INPUTS)
     require_format(what, plan.dtype, plan.group)
     if plan.inputs != "float" and (plan.dtype != "int8" or plan.group is not None):
-        raise ArgumentError(
-            message(f"{what}: products of integers take int8 without groups", got=f"dtype={plan.dtype!r}, "
-                    f"group={plan.group}", hint='Leave them out, or use inputs="float".')
-        )  # fmt: skip
+        raise ArgumentError(f"{what}: products of integers take int8 without groups",
+                            got=f"dtype={plan.dtype!r}, "
+                                f"group={plan.group}", hint='Leave them out, or use inputs="float".')
     if (plan.inputs == "static") != (plan.batches is not None):
-        raise ArgumentError(
-            message(f"{what}: batches= give the ranges of static inputs, and only these",
-                    got=f"inputs={plan.inputs!r}, batches={'None' if plan.batches is None else 'given'}")
-        )  # fmt: skip
+        raise ArgumentError(f"{what}: batches= give the ranges of static inputs, and only these",
+                            got=f"inputs={plan.inputs!r}, batches={'None' if plan.batches is None else 'given'}")
     graph = dead_code(dead_residuals(function.graph()))
     return _Quantizing(function, graph, plan, _ranges(what, function, graph, plan)).result()
 

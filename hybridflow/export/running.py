@@ -13,7 +13,7 @@ from hybridflow.core.attrs import attr_key
 from hybridflow.core.context import current
 from hybridflow.core.dims import DimScope, substitute
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import FileFormatError, HybridflowError, message
+from hybridflow.core.errors import FileFormatError, HybridflowError
 from hybridflow.core.node import Edge, Node, make_node
 from hybridflow.core.op import Op
 from hybridflow.core.spec import TensorSpec, make_spec
@@ -89,9 +89,7 @@ def _hybridflows_errors(what: Callable[[], str]) -> Generator[None]:
     except HybridflowError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise FileFormatError(
-            message(f"a graph of an artifact cannot run: {shown(repr(error))}", got=shown(what()))
-        ) from error
+        raise FileFormatError(f"a graph of an artifact cannot run: {shown(repr(error))}", got=shown(what())) from error
 
 
 def _branch(inputs: list[Any], attrs: dict[str, Any], sizes: Mapping[str, Any]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, CheckError, FileFormatError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, CheckError, FileFormatError
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import as_tensor
 from hybridflow.export.structure import fitting, taken_apart
@@ -43,17 +43,14 @@ def by_function(sample: Any, names: list[str]) -> dict[str, Sample]:
     if sample is None:
         return {}
     if isinstance(sample, Sample) and len(names) > 1:
-        raise ArgumentError(
-            message(f"export: the sample is of one of {', '.join(names)}", hint="Give a mapping: {name: Sample(...)}.")
-        )
+        raise ArgumentError(f"export: the sample is of one of {', '.join(names)}",
+                            hint="Give a mapping: {name: Sample(...)}.")
     samples: dict[str, Any] = {names[0]: sample} if isinstance(sample, Sample) else sample
     if not isinstance(cast(Any, samples), Mapping) or not all([isinstance(one, Sample) for one in samples.values()]):
-        raise ArgumentTypeError(
-            message("export: sample must be a hf.export.Sample, or several by the functions' names",
-                    got=repr(sample)[:80], hint="Write sample=hf.export.Sample((x,), f(x)).")
-        )  # fmt: skip
+        raise ArgumentTypeError("export: sample must be a hf.export.Sample, or several by the functions' names",
+                                got=repr(sample)[:80], hint="Write sample=hf.export.Sample((x,), f(x)).")
     if stray := [name for name in samples if name not in names]:
-        raise ArgumentError(message(f"export: there is no function {stray[0]!r} to have a sample", got=str(names)[:80]))
+        raise ArgumentError(f"export: there is no function {stray[0]!r} to have a sample", got=str(names)[:80])
     return dict(samples)
 
 
@@ -73,9 +70,8 @@ def arrays_of(
         ArgumentError: the function draws random numbers, and the sample has a result.
     """
     if len(sample.args) != len(fields["parameters"]):
-        raise ArgumentTypeError(
-            message(f"export: {name} takes {', '.join(fields['parameters'])}", got=f"a sample of {len(sample.args)}")
-        )
+        raise ArgumentTypeError(f"export: {name} takes {', '.join(fields['parameters'])}",
+                                got=f"a sample of {len(sample.args)}")
     leaves = [
         leaf
         for parameter, structure, value in zip(fields["parameters"], fields["arguments"], sample.args, strict=True)
@@ -85,10 +81,8 @@ def arrays_of(
     if sample.result is None:
         return arrays
     if fields["random"]:
-        raise ArgumentError(
-            message(f"export: {name} draws random numbers, so its result is another one each time",
-                    hint="Give the sample without a result.")
-        )  # fmt: skip
+        raise ArgumentError(f"export: {name} draws random numbers, so its result is another one each time",
+                            hint="Give the sample without a result.")
     results = [*taken_apart(fields["result"], sample.result, "the sample's result", name)]
     return arrays | _named(name, OUTPUTS, fields["outputs"], results, specs[1])
 
@@ -152,7 +146,7 @@ def test(name: str, function: Callable[[Mapping[str, Any]], Mapping[str, Any]], 
 def _require_near(what: str, result: Array, expected: Array) -> None:
     spec = TensorSpec(expected.shape, str(expected.dtype))
     if result.shape != expected.shape or result.dtype != expected.dtype:
-        raise CheckError(message(f"{what} is {result.dtype}{list(result.shape)}, and was {spec} in the sample"))
+        raise CheckError(f"{what} is {result.dtype}{list(result.shape)}, and was {spec} in the sample")
     if expected.dtype.kind in "biu":
         allowed, largest = 0.0, float(np.sum(result != expected))
     else:
@@ -164,6 +158,6 @@ def _require_near(what: str, result: Array, expected: Array) -> None:
         allowed = scale * float(np.sqrt(finfo(expected.dtype).eps))
     if not largest <= allowed:
         raise CheckError(
-            message(f"{what} is not what it was in the sample: {largest:.3g} apart, where {allowed:.3g} is allowed",
-                    hint="Another hybridflow, jax or machine computes something else: compare their versions.")
-        )  # fmt: skip
+            f"{what} is not what it was in the sample: {largest:.3g} apart, where {allowed:.3g} is allowed",
+            hint="Another hybridflow, jax or machine computes something else: compare their versions."
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from hybridflow.core.errors import ArgumentTypeError, DTypeError, FileFormatError, ShapeError, message
+from hybridflow.core.errors import ArgumentTypeError, DTypeError, FileFormatError, ShapeError
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
 from hybridflow.saving.format import shown
@@ -38,20 +38,16 @@ def structure_of(value: Any, leaves: list[tuple[str, Any]], path: str = "", *, w
     if type(value) is dict:
         mapping = cast("dict[Any, Any]", value)
         if not all([isinstance(key, str) for key in mapping]):
-            raise ArgumentTypeError(
-                message(f"export: a mapping in {what} has a key that is no text", got=repr([*mapping])[:80],
-                        hint="A file has texts as keys only.")
-            )  # fmt: skip
+            raise ArgumentTypeError(f"export: a mapping in {what} has a key that is no text", got=repr([*mapping])[:80],
+                                    hint="A file has texts as keys only.")
         made = {
             key: structure_of(mapping[key], leaves, f"{path}_{key}" if path else key, what=what)
             for key in sorted(mapping)  # the order of jax's leaves
         }
         return {"dict": [[key, made[key]] for key in mapping]}
     if isinstance(value, list | tuple | Mapping):
-        raise ArgumentTypeError(
-            message(f"export: {what} has a {type(value).__name__}, a class that only this program has",
-                    hint="Use lists, tuples and dicts.")
-        )  # fmt: skip
+        raise ArgumentTypeError(f"export: {what} has a {type(value).__name__}, a class that only this program has",
+                                hint="Use lists, tuples and dicts.")
     leaves.append((path, value))
     return len(leaves) - 1
 
@@ -88,9 +84,8 @@ def taken_apart(structure: Any, value: Any, path: str, name: str) -> Iterator[tu
     items_by_key: dict[Any, Any] = dict(items if kind == "dict" else enumerate(items))
     keys: Any = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list | tuple) else ()
     if not isinstance(value, _TYPES[kind]) or {*keys} != {*items_by_key}:
-        raise ArgumentTypeError(
-            message(f"{name}: {path} is a {type(value).__name__}, and was {described(structure)}", got=repr(value)[:80])
-        )
+        raise ArgumentTypeError(f"{name}: {path} is a {type(value).__name__}, and was {described(structure)}",
+                                got=repr(value)[:80])
     for key, one in items_by_key.items():
         yield from taken_apart(one, cast(Any, value)[key], f"{path}[{key!r}]", name)
 
@@ -147,13 +142,11 @@ def fitting(name: str, path: str, value: Any, spec: TensorSpec) -> Tensor:
     """Return an argument as a tensor, and raise unless it has the shape and dtype of the graph's input."""
     tensor = as_tensor(value) if hasattr(value, "dtype") else asarray(value, dtype=spec.dtype)
     if tensor.dtype != spec.dtype:
-        raise DTypeError(
-            message(f"{name}: {path} is {tensor.dtype}, not {spec.dtype}", got=str(tensor.spec),
-                    hint=f"Cast it with .astype(hf.{spec.dtype}).")
-        )  # fmt: skip
+        raise DTypeError(f"{name}: {path} is {tensor.dtype}, not {spec.dtype}", got=str(tensor.spec),
+                         hint=f"Cast it with .astype(hf.{spec.dtype}).")
     fits = tensor.ndim == spec.ndim and all([
         type(size) is not int or own == size for own, size in zip(tensor.shape, spec.shape, strict=True)
-    ])  # fmt: skip
+    ])
     if not fits:
-        raise ShapeError(message(f"{name}: {path} is {tensor.spec}, not {spec}", hint="Letters are sizes left open."))
+        raise ShapeError(f"{name}: {path} is {tensor.spec}, not {spec}", hint="Letters are sizes left open.")
     return tensor

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.tensor import as_tensor
 from hybridflow.export.artifact import RANDOM
 from hybridflow.export.functions import function_of, specs_of
@@ -25,7 +25,7 @@ from hybridflow.tracing.xla_inputs import raw_value
 def onnx(
     path: PathLike, target: Any, *specs: Any, function: str = "predict", opset: int = OPSET,
     quantize: str | None = None, batches: Any = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write a function and its weights as an ONNX model, for ONNX Runtime and others.
 
     Inputs have the names that an artifact gives them: the parameter, ``x``, or the path, ``given_x``. Results are named
@@ -64,15 +64,13 @@ def onnx(
     """
     require_path("onnx", path, "hf.export.onnx(path, function, *specs)")
     if opset not in OPSETS:
-        raise ArgumentError(
-            message(f"onnx: opset={opset!r} is no version that is written",
-                    hint=f"Choose one of {', '.join(map(str, OPSETS))}.")
-        )  # fmt: skip
+        raise ArgumentError(f"onnx: opset={opset!r} is no version that is written",
+                            hint=f"Choose one of {', '.join(map(str, OPSETS))}.")
     source = function_of("onnx", target, specs_of(specs), function)
     if quantize is not None:
         source = _quantized(source, one_of("onnx", "quantize", quantize, [*_INPUTS]), batches)
     elif batches is not None:
-        raise ArgumentError(message("onnx: batches= are for quantize=\"static\"", got="quantize=None"))
+        raise ArgumentError("onnx: batches= are for quantize=\"static\"", got="quantize=None")
     write(model_of(source, opset), path)
 
 
@@ -83,10 +81,8 @@ def _quantized(function: Function, quantize: str, batches: Any) -> Function:
     products = ("linear", "matmul") if quantize == "dynamic" else ("linear", "matmul", "conv")
     quantized = quantized_function("onnx", function, Plan(_INPUTS[quantize], batches=batches, products=products))
     if quantized is function:
-        raise ArgumentError(
-            message(f"onnx: quantize={quantize!r}: the function has no products with weights", got=function.name,
-                    hint="Leave quantize= out.")
-        )  # fmt: skip
+        raise ArgumentError(f"onnx: quantize={quantize!r}: the function has no products with weights",
+                            got=function.name, hint="Leave quantize= out.")
     return quantized
 
 

@@ -14,7 +14,7 @@ from hybridflow.backend.files import write_bytes
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import lowered_on
 from hybridflow.core.dims import Dim, DimScope, Guard, substitute, text_of
-from hybridflow.core.errors import ExportError, HybridflowError, MissingPackageError, message
+from hybridflow.core.errors import ExportError, HybridflowError, MissingPackageError
 from hybridflow.core.node import Node
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import as_tensor
@@ -64,10 +64,8 @@ def stablehlo(
     """
     require_path("stablehlo", path, "hf.export.stablehlo(path, function, *specs)")
     if find_spec("flatbuffers") is None:
-        raise MissingPackageError(
-            message("stablehlo: needs flatbuffers, which is not installed",
-                    hint="Run pip install 'hybridflow[stablehlo]'.")
-        )  # fmt: skip
+        raise MissingPackageError("stablehlo: needs flatbuffers, which is not installed",
+                                  hint="Run pip install 'hybridflow[stablehlo]'.")
     function_ = function_of("stablehlo", target, specs, function)
     write_bytes(path, bytes(exported(function_, platforms).serialize()))
 
@@ -98,10 +96,8 @@ def exported(function: Function, platforms: Sequence[str]) -> export.Exported:
         except HybridflowError:
             raise
         except Exception as error:  # jax raises errors of many classes
-            raise ExportError(
-                message(f"stablehlo: jax cannot export {function.name}: {_first_line(error)}",
-                        got=_culprit(graph))
-            ) from error  # fmt: skip
+            raise ExportError(f"stablehlo: jax cannot export {function.name}: {_first_line(error)}",
+                              got=_culprit(graph)) from error
 
 
 def in_jax(name: str, graph: Graph) -> tuple[Callable[[Sequence[Any]], list[Any]], list[jax.ShapeDtypeStruct]]:
@@ -139,10 +135,9 @@ def _run_node(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
     except HybridflowError:
         raise
     except Exception as error:  # jax has many error classes for what it cannot do with open sizes
-        raise ExportError(
-            message(f"stablehlo: {node.op.name} at {node.location} cannot be exported: {_first_line(error)}",
-                    got=format_node(node)[:200], hint="Where it is a size left open, give its number in the spec.")
-        ) from error  # fmt: skip
+        raise ExportError(f"stablehlo: {node.op.name} at {node.location} cannot be exported: {_first_line(error)}",
+                          got=format_node(node)[:200],
+                          hint="Where it is a size left open, give its number in the spec.") from error
 
 
 def _first_line(error: Exception) -> str:
@@ -218,11 +213,9 @@ def _certain(size: Any) -> bool:
 
 
 def _refused(name: str, guard: Guard) -> ExportError:
-    return ExportError(
-        message(f"stablehlo: {name} is traced for sizes where {guard.sentence()}, which such a file cannot say",
-                got=", ".join([text_of(guard.left), text_of(guard.right)]),
-                hint="Give the number of that size in the spec, or do not ask for it.")
-    )  # fmt: skip
+    return ExportError(f"stablehlo: {name} is traced for sizes where {guard.sentence()}, which such a file cannot say",
+                       got=", ".join([text_of(guard.left), text_of(guard.right)]),
+                       hint="Give the number of that size in the spec, or do not ask for it.")
 
 
 def _culprit(graph: Graph) -> str | None:

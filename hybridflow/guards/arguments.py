@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import jax
 
-from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentTypeError
 from hybridflow.guards.access import IN_CLASS
 from hybridflow.guards.signature import LEAF, NOTHING, Leaf
 
@@ -271,10 +271,8 @@ class Parameters:
             self._own.bind(*args, **kwargs)
         except TypeError as error:
             why = str(error)
-        return ArgumentTypeError(
-            message(f"{name}: {why}", got=f"{len(args)} positional, {sorted(kwargs)} by name",
-                    hint=f"The signature is {name}{self.text}.")
-        )  # fmt: skip
+        return ArgumentTypeError(f"{name}: {why}", got=f"{len(args)} positional, {sorted(kwargs)} by name",
+                                 hint=f"The signature is {name}{self.text}.")
 
     def call(self, function: Callable[..., Any], first: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
         """Call a function with the result of `named`, after the positional arguments `first`."""

@@ -33,12 +33,12 @@ CHANGES = frozenset({
     "extendleft", "popleft", "rotate", "fill", "resize", "put", "itemset", "__iadd__", "__ior__", "__iand__",
     "__isub__", "__ixor__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__", "__imatmul__",
     "__ilshift__", "__irshift__", "__setitem__", "__delitem__",
-})  # fmt: skip
+})
 """Methods of Python's and NumPy's containers that change them."""
 _BY_PROTOCOL = frozenset({
     "builtins", "operator", "_operator", "functools", "_functools", "itertools", "collections", "_collections", "copy",
     "dataclasses", "types", "typing", "contextlib", "abc", "_abc", "hybridflow",
-})  # fmt: skip
+})
 """Modules whose functions keep values, or use them only through Python's protocols, which stand-ins implement."""
 _UNORDERED = frozenset({"get", "__getitem__", "__contains__", "__len__", "pop", "setdefault"})
 """Methods of a dict that do not depend on its order."""
@@ -48,7 +48,7 @@ _SHALLOW: dict[Any, tuple[str, ...]] = {
     **dict.fromkeys([set, frozenset, dict], ("__hash__", "__eq__")),
     sorted: ("__lt__",), min: ("__lt__", "__gt__"), max: ("__lt__", "__gt__"), sum: ("__add__", "__radd__"),
     any: ("__bool__", "__len__"), all: ("__bool__", "__len__"), filter: ("__bool__", "__len__"),
-}  # fmt: skip
+}
 """Builtins that look at the items of containers, but use these only through the special methods named here."""
 _OUTSIDE_ONLY = frozenset({id, callable, getattr, hasattr, setattr, delattr, len})
 """Those of them that look only at the object itself, not at its items."""
@@ -60,7 +60,7 @@ _SPECIAL: dict[Any, tuple[str, ...]] = {
     pow: ("__pow__", "__rpow__"), hex: ("__index__",), oct: ("__index__",), bin: ("__index__",),
     isinstance: ("__instancecheck__",), issubclass: ("__subclasscheck__",), range: ("__index__",),
     len: ("__len__",), iter: ("__iter__", "__getitem__"), next: ("__next__",),
-}  # fmt: skip
+}
 """The special methods of their arguments that builtins call."""
 _FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType)
 """Types of callables with no state of their own: a call reads only ``__self__`` and the arguments."""

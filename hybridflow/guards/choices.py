@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from hybridflow.core.attached import attached
-from hybridflow.core.errors import MutationError, message
+from hybridflow.core.errors import MutationError
 from hybridflow.core.node import format_where, user_place
 from hybridflow.guards.journal import Journal
 
@@ -95,10 +95,9 @@ class Choices:
         """
         if id(obj) in self._arrays:
             raise MutationError(
-                message(f"{type(obj).__name__}{what}: changes an array that a branch or loop on tensors has chosen "
-                        f"from, at {format_where(user_place(4))}",
-                        hint="Make a copy before the branch, and change that.")
-            )  # fmt: skip
+                f"{type(obj).__name__}{what}: changes an array that a branch or loop on tensors has chosen "
+                f"from, at {format_where(user_place(4))}", hint="Make a copy before the branch, and change that."
+            )
         roots = self._roots.get(id(obj))
         if roots is not None:
             self._read(obj)
@@ -119,11 +118,9 @@ class Choices:
         for obj, _ in self._merged.changed():
             texts = [one.text for one in self._changes if one.changed == id(obj)]
             kind = type(obj).__name__
-            raise MutationError(
-                message(f"{kind}: changed, though a tensor decides which {kind} from outside it is",
-                        got=texts[0] if texts else None,
-                        hint="Change each of them in all calls, by hf.where of its old and its new content.")
-            )  # fmt: skip
+            raise MutationError(f"{kind}: changed, though a tensor decides which {kind} from outside it is",
+                                got=texts[0] if texts else None,
+                                hint="Change each of them in all calls, by hf.where of its old and its new content.")
 
     def read(self, value: Any) -> None:
         """Record that a value and its content are read.
@@ -154,11 +151,11 @@ class Choices:
             if change.changed != id(obj) and not roots.isdisjoint(change.roots):
                 kind = type(obj).__name__
                 raise MutationError(
-                    message(f"{kind}: read after a change that was of this {kind} or of another one, depending on a "
-                            f"tensor, at {format_where(user_place(4))}",
-                            got=f"{change.text}: a branch or loop on tensors has chosen between the two",
-                            hint="Change it before the branch, or make a copy there and change that.")
-                )  # fmt: skip
+                    f"{kind}: read after a change that was of this {kind} or of another one, depending on a "
+                    f"tensor, at {format_where(user_place(4))}",
+                    got=f"{change.text}: a branch or loop on tensors has chosen between the two",
+                    hint="Change it before the branch, or make a copy there and change that."
+                )
 
 
 def _has_parts(value: Any) -> bool:

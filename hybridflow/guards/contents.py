@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 from typing import Any, cast
 
-from hybridflow.core.errors import TraceError, message
+from hybridflow.core.errors import TraceError
 
 _SEQUENCES = (list, tuple, deque)
 _EXACT = frozenset({list, tuple, deque, dict, OrderedDict, MappingProxyType})
@@ -25,10 +25,8 @@ def _own_type(kind: type) -> Any:
     for one in (list, tuple, deque, OrderedDict, dict, MappingProxyType):
         if issubclass(kind, one):
             return one
-    raise TraceError(
-        message("compile: what a proxy of a container stands for cannot be watched", got=f"a {kind.__name__}",
-                hint="Use weakref.ref, and call it.")
-    )  # fmt: skip
+    raise TraceError("compile: what a proxy of a container stands for cannot be watched", got=f"a {kind.__name__}",
+                     hint="Use weakref.ref, and call it.")
 
 
 def in_sequence(sequence: Any) -> Sequence[Any]:

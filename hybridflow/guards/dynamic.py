@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
 from hybridflow.core.dims import DimScope
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.spec import SizeName, TensorSpec, make_spec
 from hybridflow.guards.signature import TENSOR, Leaf, Signature
 
@@ -33,9 +33,7 @@ def check_dynamic(dynamic: Any) -> Dynamic:
     """
     if dynamic is True or dynamic is False or dynamic == "auto":
         return dynamic
-    raise ArgumentError(
-        message(f"compile: dynamic={dynamic!r} is not a choice", hint="Choose 'auto', True or False.")
-    )
+    raise ArgumentError(f"compile: dynamic={dynamic!r} is not a choice", hint="Choose 'auto', True or False.")
 
 
 def check_sizes(sizes: Any) -> Sizes:
@@ -46,9 +44,7 @@ def check_sizes(sizes: Any) -> Sizes:
     """
     if sizes in get_args(Sizes):
         return sizes
-    raise ArgumentError(
-        message(f"compile: sizes={sizes!r} is not a choice", hint="Choose 'auto', 'exact' or 'bounded'.")
-    )
+    raise ArgumentError(f"compile: sizes={sizes!r} is not a choice", hint="Choose 'auto', 'exact' or 'bounded'.")
 
 
 def with_patterns(signature: Signature, patterns: Mapping[int, Pattern]) -> Signature:
@@ -121,7 +117,7 @@ def symbol_axes(named: list[Leaf], specs: list[TensorSpec | None]) -> dict[tuple
                 (position, axis): str(spec.shape[axis])
                 for axis, entry in enumerate(leaf.key[1])
                 if _is_open(entry)
-            })  # fmt: skip
+            })
         position += 1
     return entries
 

@@ -141,7 +141,7 @@ class Origin:
     __slots__ = (
         "access", "alias", "guarded", "holder", "inputs", "itself", "key", "kind", "lasting", "name", "parent", "plain",
         "seen", "tensor", "text", "where", "written",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, parent: Origin | None, access: Access, name: Any, value: Any, where: Where | None, *, guarded: bool
@@ -449,7 +449,7 @@ class Guards:
         space: dict[str, Any] = {
             "S": self._seen, "MISSING": MISSING, "key_of": key_of, "ids_of": _ids_of, "ids_of_dict": _ids_of_dict,
             "is_": is_,
-        }  # fmt: skip
+        }
         whole = _whole(self._implied)
         inputs: dict[int, str] = {}
         lines = ["def check():", "    try:"]
@@ -651,4 +651,4 @@ def _has_changed(origin: Origin, number: int, space: dict[str, Any]) -> str:
 __all__ = [
     "ATTRIBUTE", "CELL", "CONTAINERS", "GLOBAL", "ITEM", "METHOD", "MISSING", "PLAIN", "Access", "Guards", "Origin",
     "describe", "key_of",
-]  # fmt: skip
+]

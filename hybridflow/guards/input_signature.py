@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from hybridflow.core.dtypes import kind_of
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, HybridflowError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, HybridflowError
 from hybridflow.core.spec import SizeName, TensorSpec, example_size, format_spec, is_open_size
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, make_tensor, new_tensor, tensors_in, to_numpy
 from hybridflow.core.variable import Variable
@@ -40,9 +40,9 @@ class InputSignature:
         names = parameters.names
         if len(self._given) > len(names):
             raise ArgumentError(
-                message(f"compile: input_signature has {len(self._given)} entries, {name} takes {len(names)} arguments",
-                        got=f"{name}{parameters.text}", hint="Give one structure of TensorSpec per argument.")
-            )  # fmt: skip
+                f"compile: input_signature has {len(self._given)} entries, {name} takes {len(names)} arguments",
+                got=f"{name}{parameters.text}", hint="Give one structure of TensorSpec per argument."
+            )
         self._parts: dict[str, tuple[list[TensorSpec], Any]] = {}
         self._patterns: dict[Any, dict[int, Pattern]] = {}
         for parameter, structure in zip(names, self._given, strict=False):
@@ -50,9 +50,9 @@ class InputSignature:
             for leaf in leaves:
                 if not isinstance(leaf, TensorSpec):
                     raise ArgumentTypeError(
-                        message(f"compile: input_signature has {leaf!r} for {parameter!r}, which is no TensorSpec",
-                                hint="Give a structure of hf.TensorSpec, such as [hf.TensorSpec([None, 3])].")
-                    )  # fmt: skip
+                        f"compile: input_signature has {leaf!r} for {parameter!r}, which is no TensorSpec",
+                        hint="Give a structure of hf.TensorSpec, such as [hf.TensorSpec([None, 3])]."
+                    )
             self._parts[parameter] = (leaves, tree)
         every = [size for leaves, _ in self._parts.values() for spec in leaves for size in spec.shape]
         self._has_names = any([type(size) is SizeName for size in every])
@@ -89,10 +89,10 @@ class InputSignature:
                 parts = tree.flatten_up_to(value)
             except ValueError:
                 raise ArgumentTypeError(
-                    message(f"{self._name}: argument {parameter!r} has another structure than its input_signature",
-                            got=f"{_shown(value)}, the signature is {jax.tree_util.tree_unflatten(tree, specs)}",
-                            hint="Pass the structure of the signature.")
-                ) from None  # fmt: skip
+                    f"{self._name}: argument {parameter!r} has another structure than its input_signature",
+                    got=f"{_shown(value)}, the signature is {jax.tree_util.tree_unflatten(tree, specs)}",
+                    hint="Pass the structure of the signature."
+                ) from None
             leaves = [
                 self._leaf(parameter, path, part, spec)
                 for part, spec, path in zip(parts, specs, _paths(tree), strict=True)
@@ -115,9 +115,9 @@ class InputSignature:
                     first, where = sizes.setdefault(size, (own, parameter + path))
                     if own != first:
                         raise ArgumentTypeError(
-                            message(f"{self._name}: the size {str(size)!r} is {first} in {where} and {own} in "
-                                    f"{parameter + path}", hint="Pass tensors of the same size where a name stands.")
-                        )  # fmt: skip
+                            f"{self._name}: the size {str(size)!r} is {first} in {where} and {own} in "
+                            f"{parameter + path}", hint="Pass tensors of the same size where a name stands."
+                        )
 
     def _leaf(self, parameter: str, path: str, value: Any, spec: TensorSpec) -> Tensor:
         try:
@@ -130,9 +130,9 @@ class InputSignature:
 
     def _wrong(self, path: str, value: Any, spec: TensorSpec, more: str) -> ArgumentTypeError:
         return ArgumentTypeError(
-            message(f"{self._name}: argument {path!r} is {_shown(value)}, its input_signature is {spec}{more}",
-                    hint="Pass a tensor of that dtype and rank, or compile without input_signature.")
-        )  # fmt: skip
+            f"{self._name}: argument {path!r} is {_shown(value)}, its input_signature is {spec}{more}",
+            hint="Pass a tensor of that dtype and rank, or compile without input_signature."
+        )
 
     def pattern(self, signature: Signature) -> Signature:
         """Return a call's signature with the open sizes of the specs in its key."""

@@ -85,12 +85,12 @@ _ALIKE = frozenset(
      "getegid", "geteuid", "getgid", "getgroups", "getlogin", "getuid", "major", "makedev", "minor",
      "sched_get_priority_max", "sched_get_priority_min", "strerror", "sysconf", "uname", "waitstatus_to_exitcode",
      "WCOREDUMP", "WEXITSTATUS", "WIFCONTINUED", "WIFEXITED", "WIFSIGNALED", "WIFSTOPPED", "WSTOPSIG", "WTERMSIG"}
-)  # fmt: skip
+)
 """Their functions that change nothing and answer alike as long as a process lives."""
 _OPEN = frozenset(
     {"_multiprocessing", "_socket", "codecs", "fileinput", "mmap", "multiprocessing.connection", "select", "socket",
      "ssl", "tempfile"}
-)  # fmt: skip
+)
 """The modules of types whose objects are open to the world outside of the process; `io.IOBase` is the other one."""
 _OF_NO_PLACE = frozenset({"fileno", "flush", "isatty", "readable", "seekable", "writable"})
 """Methods of streams that neither read nor move."""

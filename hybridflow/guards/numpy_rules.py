@@ -34,16 +34,16 @@ _OPERATORS: dict[str, tuple[np.ufunc, str]] = {
     "pow": (np.power, "pow"), "matmul": (np.matmul, "matmul"), "and": (np.bitwise_and, "bitwise_and"),
     "or": (np.bitwise_or, "bitwise_or"), "xor": (np.bitwise_xor, "bitwise_xor"),
     "lshift": (np.left_shift, "bitwise_left_shift"), "rshift": (np.right_shift, "bitwise_right_shift"),
-}  # fmt: skip
+}
 """The NumPy function and the name of hybridflow's function for each binary operator."""
 _COMPARISONS: dict[str, tuple[np.ufunc, str]] = {
     "eq": (np.equal, "equal"), "ne": (np.not_equal, "not_equal"), "lt": (np.less, "less"),
     "le": (np.less_equal, "less_equal"), "gt": (np.greater, "greater"), "ge": (np.greater_equal, "greater_equal"),
-}  # fmt: skip
+}
 _UNARY: dict[str, tuple[np.ufunc, str]] = {
     "neg": (np.negative, "negative"), "pos": (np.positive, "positive"), "abs": (np.absolute, "abs"),
     "invert": (np.invert, "bitwise_invert"),
-}  # fmt: skip
+}
 _OURS = {ufunc: ours for ufunc, ours in (*_OPERATORS.values(), *_COMPARISONS.values(), *_UNARY.values())}
 _REDUCTIONS = frozenset({"sum", "prod", "mean", "max", "min", "argmax", "argmin", "any", "all", "std", "var"})
 _ROUNDED_ON_THE_WAY = frozenset({"sum", "prod", "mean", "std", "var", "cumsum", "cumprod"})
@@ -67,7 +67,7 @@ def array_argument(tensor: Tensor, leaf: Leaf) -> TracedArray:
 
 def _refused(array: TracedArray, what: str, why: str) -> DTypeError:
     text = message(f"{what}: {array.origin} is {_named(array.kind)}, and {why}",
-                   got=f"{array!r} at {format_where(user_place(3))}", hint=_HINT)  # fmt: skip
+                   got=f"{array!r} at {format_where(user_place(3))}", hint=_HINT)
     return refused(DTypeError(text))
 
 
@@ -234,10 +234,8 @@ def _in_place(name: str) -> Callable[[TracedArray, Any], Any]:
 
 
 def _changes(array: TracedArray, what: str, hint: str) -> MutationError:
-    return MutationError(
-        message(f"{what}: changes {array.origin}, {_named(array.kind)}, in place: the caller's array, eagerly",
-                got=f"{array!r} at {format_where(user_place(3))}", hint=hint)
-    )  # fmt: skip
+    return MutationError(f"{what}: changes {array.origin}, {_named(array.kind)}, in place: the caller's array, eagerly",
+                         got=f"{array!r} at {format_where(user_place(3))}", hint=hint)
 
 
 def _array_ufunc(self: TracedArray, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -433,7 +431,7 @@ def _of_tensor(name: str) -> Callable[..., Any]:
 _AS_FUNCTIONS = frozenset({
     *_REDUCTIONS, *_CUMULATIVE, "reshape", "ravel", "transpose", "swapaxes", "squeeze", "clip", "shape", "ndim", "size",
     "real", "imag",
-})  # fmt: skip
+})
 """Functions of NumPy that are also methods or attributes of arrays."""
 
 
@@ -468,7 +466,7 @@ def _install() -> None:
         "__getattr__": _unknown, "reshape": _reshape, "ravel": _ravel, "flatten": _ravel, "transpose": _transpose,
         "swapaxes": _swapaxes, "squeeze": _squeeze, "copy": _copied, "astype": _astype, "clip": _clip,
         "__divmod__": _divmod,
-    }  # fmt: skip
+    }
     for name, function in methods.items():
         setattr(target, name, function)
 
@@ -476,5 +474,5 @@ def _install() -> None:
 _SYMBOLS = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
     "and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>",
-}  # fmt: skip
+}
 _install()

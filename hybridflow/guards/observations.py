@@ -17,7 +17,7 @@ import numpy as np
 from hybridflow.core.attached import attached
 from hybridflow.core.context import current
 from hybridflow.core.dims import NeedsSizes
-from hybridflow.core.errors import MutationError, message
+from hybridflow.core.errors import MutationError
 from hybridflow.core.held import attributes_of, is_by_fields
 from hybridflow.core.node import Where, format_where, user_place
 from hybridflow.core.tensor import Tensor
@@ -282,7 +282,7 @@ class Observations:
         for kept in (
             self._outside, self._inputs, self._made, self._doubtful, self._whole, self._roots, self._given,
             self._in_arguments, self._relations, self._also, self.counts_trainable, self._kept_numbers,
-        ):  # fmt: skip
+        ):
             kept.clear()
         self._arguments = {}  # not cleared: the next try gets the same ones
         self._keys.clear()
@@ -728,14 +728,9 @@ class Observations:
         known_place = self._inputs.get(id(obj))
         label = self._in_arguments.get(id(obj)) if known_place is None else known_place[1]
         if label is not None:
-            raise MutationError(
-                message(
-                    f"compile: {self.label} changed its argument {label.partition('[')[0]!r}, "
-                    "which a compiled call cannot do",
-                    got=f"{label}{how} at {format_where(user_place(3))}",
-                    hint="Build a new structure and return it.",
-                )
-            )
+            raise MutationError(f"compile: {self.label} changed its argument {label.partition('[')[0]!r}, "
+                                "which a compiled call cannot do", got=f"{label}{how} at {format_where(user_place(3))}",
+                                hint="Build a new structure and return it.")
         origin = self.origin_of(obj)
         if origin is None:
             # It may be a view of an array outside.

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from hybridflow.core.context import CONTEXT
-from hybridflow.core.errors import TracedValueError, message
+from hybridflow.core.errors import TracedValueError
 from hybridflow.core.functions import is_layers
 from hybridflow.core.held import defines
 from hybridflow.core.tensor import Tensor
@@ -410,11 +410,9 @@ def require_untraced_key(observations: Observations, container: Any, key: Any) -
         return
     if observations.is_outside(container) and any(type(one) is Tensor for one in cast("set[Any]", container)):
         raise TracedValueError(
-            message(
-                "compile: a traced tensor is looked up among tensors that are keys, which is by which tensor it is",
-                got=f"{key.spec} as a key of a {type(container).__name__}",
-                hint="Use a key that is no tensor, and pass it as an argument of its own.",
-            )
+            "compile: a traced tensor is looked up among tensors that are keys, which is by which tensor it is",
+            got=f"{key.spec} as a key of a {type(container).__name__}",
+            hint="Use a key that is no tensor, and pass it as an argument of its own."
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import jax
 
-from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentTypeError
 from hybridflow.core.held import Opened, attributes_of, defines, is_by_fields
 from hybridflow.core.structures import check_depth, nested_too_deep
 from hybridflow.guards.shown import shown
@@ -40,10 +40,8 @@ def flattened(what: str, value: Any, is_leaf: Callable[[Any], bool] | None = Non
     except (TypeError, ValueError) as error:
         if "sorting pytree" not in str(error) and "'<' not supported" not in str(error):
             raise
-        raise ArgumentTypeError(
-            message(f"{what}: a dict has keys that cannot be sorted", got=shown(value)[:80],
-                    hint="Use keys of one type, such as strings, or an OrderedDict.")
-        ) from None  # fmt: skip
+        raise ArgumentTypeError(f"{what}: a dict has keys that cannot be sorted", got=shown(value)[:80],
+                                hint="Use keys of one type, such as strings, or an OrderedDict.") from None
 
 
 def _is_sequence(structure: Any) -> bool:

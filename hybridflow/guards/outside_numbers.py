@@ -144,7 +144,7 @@ class OutsideNumbers:
         for known in (
             self._inputs, self._of_origin, self._found, self._copies, self._shown, self._looked_at, self._changed,
             self._placed, self._opened, self._items,
-        ):  # fmt: skip
+        ):
             known.clear()
         del self._new_input, self._count, self.note
 

@@ -54,12 +54,12 @@ _CLOSED = (
     datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal, re.Pattern, range, slice,
     operator.attrgetter, operator.itemgetter, operator.methodcaller, type(NotImplemented),
     array, bytearray, memoryview,
-)  # fmt: skip
+)
 """Types that cannot change, or whose values are compared as a whole: nothing inside them is looked at separately."""
 _HANDLES = (type(threading.Lock()), type(threading.RLock()), io.IOBase, threading.local, type(datetime.datetime_CAPI))
 """Types whose state cannot be compared: only the identity of the object counts."""
 _TOLD = (*CONTAINERS, set, frozenset, np.ndarray, str, int, float, complex, bytes, type, types.ModuleType,
-         types.SimpleNamespace, *_HANDLES)  # fmt: skip
+         types.SimpleNamespace, *_HANDLES)
 """Classes written in C whose objects' content is looked at in ways of its own, or not at all."""
 _POINTERS = frozenset("&OPXZz")
 """The characters that stand for pointers in a buffer's format."""
@@ -249,7 +249,7 @@ def _members(kind: type) -> tuple[str, ...]:
     data = types.GetSetDescriptorType, types.MemberDescriptorType
     of_python = [one for one in kind.__mro__ if one.__module__ in ("builtins", "collections")]
     return tuple([name for one in of_python for name, held in vars(one).items()
-                  if isinstance(held, data) and not name.startswith("__")])  # fmt: skip
+                  if isinstance(held, data) and not name.startswith("__")])
 
 
 def _of_users(value: Any, kind: type) -> Iterator[Part]:

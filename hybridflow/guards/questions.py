@@ -66,7 +66,7 @@ INSPECTING = FoundByName({
     "gc": "get_objects get_referents get_referrers",
     "inspect": "currentframe getmembers stack",
     "sys": "_current_frames _getframe",
-})  # fmt: skip
+})
 """Functions by which code reaches what it does not name."""
 OF_ATTRIBUTES = FoundByName({"builtins": "dir getattr hasattr vars", "inspect": "getattr_static"})
 """Functions that read attributes of their first argument."""

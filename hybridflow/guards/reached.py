@@ -37,4 +37,4 @@ def shown_names(
     return tuple([
         texts.get(text.removesuffix(_GRADIENT), text.removesuffix(_GRADIENT)) + _GRADIENT if state.of_gradient else text
         for state, text in zip(states, shown, strict=True)
-    ])  # fmt: skip
+    ])

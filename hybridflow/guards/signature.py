@@ -257,7 +257,7 @@ _EXACTLY: dict[type, Callable[[Any], Any]] = {
 """For subclasses of Python's plain types, a function that returns the plain value."""
 _EXACT = frozenset({
     list, tuple, dict, set, frozenset, float, complex, bytearray, memoryview, array, slice, range, np.ndarray,
-})  # fmt: skip
+})
 """Types whose objects have no attributes of users."""
 
 
@@ -268,7 +268,7 @@ def counts_by_value(value: Any) -> bool:
     """
     return type(value) not in _PLAIN and (
         is_by_fields(value) or (issubclass(type(value), (*_EXACTLY,)) and type(value) is not float)
-    ) and not isinstance(value, enum.Enum)  # fmt: skip
+    ) and not isinstance(value, enum.Enum)
 
 
 class Signature(NamedTuple):

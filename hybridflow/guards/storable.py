@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from hybridflow.core.dims import Dim, NeedsSizes, SizeFloat
-from hybridflow.core.errors import MutationError, message
+from hybridflow.core.errors import MutationError
 from hybridflow.core.functions import is_own
 from hybridflow.core.held import attributes_of, held_errors
 from hybridflow.core.node import format_where, user_place
@@ -149,12 +149,9 @@ def refuse_nested(label: str, what: str) -> NoReturn:
         MutationError: always.
     """
     raise MutationError(
-        message(
-            f"compile: {label} changes Python state in a branch or loop on tensors, a checkpoint or a custom "
-            "gradient, whose body is traced by itself",
-            got=f"{what} at {format_where(user_place(5))}",
-            hint="Return the new value from the body or carry it through the loop; keep state in an hf.Variable.",
-        )
+        f"compile: {label} changes Python state in a branch or loop on tensors, a checkpoint or a custom "
+        "gradient, whose body is traced by itself", got=f"{what} at {format_where(user_place(5))}",
+        hint="Return the new value from the body or carry it through the loop; keep state in an hf.Variable."
     )
 
 
@@ -190,9 +187,5 @@ def require_none_inside(label: str, where: str | None, holder: Any, is_known: Ca
 
 
 def _stored(label: str, what: str) -> MutationError:
-    return MutationError(
-        message(
-            f"compile: {label} stores a traced tensor outside of itself, where it has no value", got=what,
-            hint="Return it, or keep it in an hf.Variable and assign that.",
-        )
-    )  # fmt: skip
+    return MutationError(f"compile: {label} stores a traced tensor outside of itself, where it has no value", got=what,
+                         hint="Return it, or keep it in an hf.Variable and assign that.")

@@ -16,7 +16,7 @@ from hybridflow.core.context import Context, context_now, context_of, current, i
 from hybridflow.core.dims import Dim, DimScope
 from hybridflow.core.dispatch import visible_outputs
 from hybridflow.core.dtypes import DType, bool_, is_differentiable
-from hybridflow.core.errors import DTypeError, TraceError, message
+from hybridflow.core.errors import DTypeError, TraceError
 from hybridflow.core.mesh import Mesh
 from hybridflow.core.node import FOREVER, Edge, Node, Where, format_where, make_node, user_place
 from hybridflow.core.notes import Notes, make_leaf, requires
@@ -368,11 +368,9 @@ class GraphBuilder:
         """Make a traced value the Variable's value from here on in the trace."""
         if not self.writes:
             raise TraceError(
-                message(
-                    f"assign: Variable {variable.name!r} is assigned in {self.name!r}, which may run more than once",
-                    got=f"{variable.spec} at {format_where(user_place(2))}",
-                    hint="Return the new value and assign it outside; draw random numbers outside and pass them in.",
-                )
+                f"assign: Variable {variable.name!r} is assigned in {self.name!r}, which may run more than once",
+                got=f"{variable.spec} at {format_where(user_place(2))}",
+                hint="Return the new value and assign it outside; draw random numbers outside and pass them in."
             )
         root = self
         while root.outer is not None:
@@ -397,10 +395,8 @@ class GraphBuilder:
             TraceError: in a branch or loop body, which other calls may not run.
         """
         if self.outer is not None:
-            raise TraceError(
-                message(f"{cell.name}: changed inside a branch or loop on tensors", got=format_where(user_place(2)),
-                        hint="Call .backward() and .zero_grad() outside of it.")
-            )  # fmt: skip
+            raise TraceError(f"{cell.name}: changed inside a branch or loop on tensors",
+                             got=format_where(user_place(2)), hint="Call .backward() and .zero_grad() outside of it.")
         self._state(cell).present = present
 
     def run_hooks(self, notes: Notes) -> None:
@@ -416,12 +412,8 @@ class GraphBuilder:
         """
         place = user_place(2)
         if self.outer is not None:
-            raise TraceError(
-                message(
-                    f"Variable {name!r}: created in a branch or loop on tensors, at {format_where(place)}",
-                    hint="Create it before the branch or loop, or outside the compiled function.",
-                )
-            )
+            raise TraceError(f"Variable {name!r}: created in a branch or loop on tensors, at {format_where(place)}",
+                             hint="Create it before the branch or loop, or outside the compiled function.")
         self.created.append((name, place))
 
     def eager_code(self, *, once: bool) -> AbstractContextManager[Any]:
@@ -443,9 +435,9 @@ class GraphBuilder:
                 given[node].needed()
             if node.op is INPUT and given.get(node) is None:
                 raise TraceError(
-                    message(f"Variable: its initial value depends on {node.attrs['name']!r}, which has no value yet",
-                            got=str(tensor.spec), hint="Give it a value that is known now.")
-                )  # fmt: skip
+                    f"Variable: its initial value depends on {node.attrs['name']!r}, which has no value yet",
+                    got=str(tensor.spec), hint="Give it a value that is known now."
+                )
         return make_tensor(value_now(edge, self.nodes, given, self.dims))
 
     def add_check(self, check: Check) -> None:
@@ -536,17 +528,17 @@ class GraphBuilder:
             return edge
         if any([tape.has_recorded(edge[0]) for tape in current().tapes]):
             raise TraceError(
-                message(f"{self.name}: hf.enable_grad inside of a tape that was entered in hf.no_grad uses what the "
-                        "tape recorded before, which is a constant for others",
-                        got=f"{edge[0].spec(edge[1])} at {format_where(edge[0].where)}",
-                        hint="Enter the tape inside of hf.enable_grad, or leave hf.enable_grad out: the tape records.")
-            )  # fmt: skip
+                f"{self.name}: hf.enable_grad inside of a tape that was entered in hf.no_grad uses what the "
+                "tape recorded before, which is a constant for others",
+                got=f"{edge[0].spec(edge[1])} at {format_where(edge[0].where)}",
+                hint="Enter the tape inside of hf.enable_grad, or leave hf.enable_grad out: the tape records."
+            )
         if edge in self.handed_on:
             raise TraceError(
-                message(f"{self.name}: what a branch or loop leaves as it was, in a tape's block in hf.no_grad, is "
-                        "used after it", got=f"{edge[0].spec(edge[1])} at {format_where(edge[0].where)}",
-                        hint="Take y = y.detach() inside of the block.")
-            )  # fmt: skip
+                f"{self.name}: what a branch or loop leaves as it was, in a tape's block in hf.no_grad, is "
+                "used after it", got=f"{edge[0].spec(edge[1])} at {format_where(edge[0].where)}",
+                hint="Take y = y.detach() inside of the block."
+            )
         return self._stopped(edge)
 
     def source(self, tensor: Tensor) -> Edge:
@@ -657,7 +649,7 @@ def trace_body(
     if not traced.variables:
         return traced
     if current().tracer is None:
-        raise TraceError(message(f"{name}: a graph without a trace around it cannot read Variables"))
+        raise TraceError(f"{name}: a graph without a trace around it cannot read Variables")
     read = [state.variable.read() for state in traced.variables]
     return Traced(traced.graph, (*traced.captures, *read), traced.checks)
 
@@ -700,7 +692,7 @@ def add_check(ok: Tensor, error: type[BaseException], text: str, example: BaseEx
     tracer = current().tracer
     assert isinstance(tracer, GraphBuilder)
     if ok.dtype != np.bool_:
-        raise DTypeError(message(f"check: the condition must be bool, not {ok.dtype}", got=str(spec_of(ok))))
+        raise DTypeError(f"check: the condition must be bool, not {ok.dtype}", got=str(spec_of(ok)))
     if SETTINGS.checks:
         tracer.add_check(Check(ok, error, text, user_place(2), example))
 

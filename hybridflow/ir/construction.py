@@ -10,7 +10,7 @@ from typing import Any, cast
 from hybridflow.core.context import CONTEXT, Context, context_of, current
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import as_dtype, float32
-from hybridflow.core.errors import CheckError, LeakError, ShapeError, TraceError, message
+from hybridflow.core.errors import CheckError, LeakError, ShapeError, TraceError
 from hybridflow.core.node import Edge, Node, format_where, user_place
 from hybridflow.core.op import Op
 from hybridflow.core.sources import CONSTANT
@@ -54,10 +54,8 @@ class Construction(GraphBuilder):
     def enter(self) -> None:
         """Start the block in which operations are added."""
         if current().tracer is not None:
-            raise TraceError(
-                message("Graph: a graph is entered inside a compiled function or another graph",
-                        hint="Make graphs outside of compiled functions, one at a time.")
-            )  # fmt: skip
+            raise TraceError("Graph: a graph is entered inside a compiled function or another graph",
+                             hint="Make graphs outside of compiled functions, one at a time.")
         self._entered.append(CONTEXT.set(Context(self, (), current().device, autocast=current().autocast)))
 
     def leave(self) -> None:
@@ -110,10 +108,10 @@ class Construction(GraphBuilder):
         """
         if builder is not self and not variable.moves_on:
             raise TraceError(
-                message(f"assign: Variable {variable.name!r} is assigned in a branch or loop of graph {self.name!r}",
-                        got=f"{variable.spec} at {format_where(user_place(2))}",
-                        hint="Return the new value and assign it outside of it; then fetch that.")
-            )  # fmt: skip
+                f"assign: Variable {variable.name!r} is assigned in a branch or loop of graph {self.name!r}",
+                got=f"{variable.spec} at {format_where(user_place(2))}",
+                hint="Return the new value and assign it outside of it; then fetch that."
+            )
 
     def has_gradient(self, cell: Variable) -> bool:
         """Raise an error, as `set_gradient` does."""
@@ -127,11 +125,9 @@ class Construction(GraphBuilder):
             TraceError: always.
         """
         del present
-        raise TraceError(
-            message(f"{cell.name}: asked for or written inside of graph {self.name!r}",
-                    got=f"at {format_where(user_place(2))}",
-                    hint="In a graph gradients are tensors: use graph.gradients(y, xs).")
-        )  # fmt: skip
+        raise TraceError(f"{cell.name}: asked for or written inside of graph {self.name!r}",
+                         got=f"at {format_where(user_place(2))}",
+                         hint="In a graph gradients are tensors: use graph.gradients(y, xs).")
 
     def bind(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
         """Add a node, including the hidden outputs for its gradient rule, and return those that `bind` returns."""
@@ -153,10 +149,8 @@ class Construction(GraphBuilder):
         if edge is None or edge[0].scope is not self.scope:
             if value._value is None:
                 raise leaked(value)
-            raise LeakError(
-                message(f"Session: a tensor that graph {self.name!r} did not make", got=str(value.spec),
-                        hint="Fetch and feed tensors that were made in `with graph:`.")
-            )  # fmt: skip
+            raise LeakError(f"Session: a tensor that graph {self.name!r} did not make", got=str(value.spec),
+                            hint="Fetch and feed tensors that were made in `with graph:`.")
         return edge
 
     # -- pruning ----------------------------------------------------------------------------------------------
@@ -248,10 +242,8 @@ def construction_of(graph: Graph) -> Construction:
     construction = graph.construction
     if construction is None:
         if graph.nodes or graph.inputs or graph.outputs:
-            raise TraceError(
-                message(f"Graph: {graph.name!r} is finished: it was traced, or read from text",
-                        hint="Make a new one with hf.Graph() and add to that.")
-            )  # fmt: skip
+            raise TraceError(f"Graph: {graph.name!r} is finished: it was traced, or read from text",
+                             hint="Make a new one with hf.Graph() and add to that.")
         construction = graph.construction = Construction(graph)
     return construction
 
@@ -281,9 +273,7 @@ def placeholder(shape: Sequence[int | str | None], dtype: Any = float32, name: s
     """
     tracer = current().tracer
     if not isinstance(tracer, Construction):
-        raise TraceError(
-            message("placeholder: there is no graph to add it to", hint="Use it inside `with hf.Graph() as g:`.")
-        )
+        raise TraceError("placeholder: there is no graph to add it to", hint="Use it inside `with hf.Graph() as g:`.")
     return tracer.placeholder(shape, dtype, name)
 
 
@@ -300,10 +290,8 @@ def open_sizes(construction: Construction, edges: Sequence[Edge], values: Sequen
             if symbol is None or symbol not in construction.dims.hints:
                 continue
             if sizes.setdefault(symbol, actual) != actual:
-                raise ShapeError(
-                    message(f"Session: the size {symbol} is {sizes[symbol]} in one tensor and {actual} in another",
-                            hint="Feed tensors of the same size where a name stands.")
-                )  # fmt: skip
+                raise ShapeError(f"Session: the size {symbol} is {sizes[symbol]} in one tensor and {actual} in another",
+                                 hint="Feed tensors of the same size where a name stands.")
     return sizes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hybridflow.core.context import context_of
-from hybridflow.core.errors import TraceError, message
+from hybridflow.core.errors import TraceError
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import make_tensor
 from hybridflow.core.variable import Variable
@@ -74,8 +74,6 @@ class EagerCode(VariableLog):
 
 
 def _in_body(variable: Variable, how: str) -> TraceError:
-    return TraceError(
-        message(f"Variable {variable.name!r}: {how} by code that runs eagerly in a branch or loop on tensors",
-                got=f"{variable.spec} at {format_where(user_place(3))}",
-                hint="Move that code before the branch or loop, or out of hf.init_scope.")
-    )  # fmt: skip
+    return TraceError(f"Variable {variable.name!r}: {how} by code that runs eagerly in a branch or loop on tensors",
+                      got=f"{variable.spec} at {format_where(user_place(3))}",
+                      hint="Move that code before the branch or loop, or out of hf.init_scope.")

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from hybridflow.core.dims import SIZES, Dim, substitute
 from hybridflow.core.dispatch import run_raw
-from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.errors import ShapeError
 from hybridflow.core.node import Edge, Node
 from hybridflow.ir.graph import Graph
 
@@ -78,11 +78,8 @@ def bind_sizes(graph: Graph, values: Sequence[Any]) -> dict[str, int]:
             name = size.symbol if isinstance(size, Dim) else None
             if name is not None and sizes.setdefault(name, actual) != actual:
                 raise ShapeError(
-                    message(
-                        f"{graph.name}: dimension {name} is {sizes[name]} in one input and {actual} in another",
-                        got=", ".join(str(n.spec()) for n in graph.inputs),
-                        hint="Pass inputs whose sizes agree.",
-                    )
+                    f"{graph.name}: dimension {name} is {sizes[name]} in one input and {actual} in another",
+                    got=", ".join(str(n.spec()) for n in graph.inputs), hint="Pass inputs whose sizes agree."
                 )
     return sizes
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from hybridflow.core.attached import attached
 from hybridflow.core.dims import DimScope, same_size
-from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.errors import ShapeError
 from hybridflow.core.mesh import Layout
 from hybridflow.core.node import Edge, Node, Where, make_node
 from hybridflow.core.sources import CONSTANT, INPUT, Constant
@@ -269,7 +269,7 @@ def reading_from(graph: Graph, moved: dict[Edge, Edge]) -> Graph:
 def _takes(own: TensorSpec, given: TensorSpec) -> bool:
     return own.dtype == given.dtype and own.ndim == given.ndim and all([
         same_size(size, one) or type(size) is not type(one) for size, one in zip(own.shape, given.shape, strict=True)
-    ])  # fmt: skip
+    ])
 
 
 def require_inputs(op: str, graph: Graph, specs: Sequence[TensorSpec]) -> None:
@@ -281,7 +281,7 @@ def require_inputs(op: str, graph: Graph, specs: Sequence[TensorSpec]) -> None:
     takes = graph.input_specs
     if len(takes) != len(specs) or not all(map(_takes, takes, specs)):
         wanted, got = [", ".join(map(str, some)) or "nothing" for some in (takes, specs)]
-        raise ShapeError(message(f"{op}: its graph {graph.name} takes {wanted}"[:800], got=got[:800]))
+        raise ShapeError(f"{op}: its graph {graph.name} takes {wanted}"[:800], got=got[:800])
 
 
 def input_node(spec: TensorSpec, name: str, scope: Any = None, where: Where | None = None) -> Node:

@@ -86,4 +86,4 @@ def rearranged(graph: Graph, inputs: Sequence[int], outputs: Sequence[int]) -> G
     return Graph(
         graph.name, tuple([graph.inputs[i] for i in inputs]), graph.nodes, tuple([graph.outputs[i] for i in outputs]),
         graph.dims,
-    )  # fmt: skip
+    )

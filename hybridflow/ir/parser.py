@@ -13,7 +13,7 @@ import numpy as np
 from hybridflow.core.attached import attached
 from hybridflow.core.dims import Dim, DimScope, Guard, same_size
 from hybridflow.core.dtypes import SHORT_NAMES, DType, kind_of
-from hybridflow.core.errors import ParseError, message
+from hybridflow.core.errors import ParseError
 from hybridflow.core.node import Edge, Node, Where, make_node
 from hybridflow.core.op import REGISTRY, Op
 from hybridflow.core.sources import Constant
@@ -27,7 +27,7 @@ _WORDS: dict[str, Any] = {"True": True, "False": False, "None": None, "inf": flo
 _RESERVED = frozenset({*_WORDS, *SHORT_NAMES, "graph", "guard", "return", "complex", "opaque", "hex"})
 _ELEMENTS: dict[str, Any] = {
     "bool": bool, "int": int, "uint": int, "float": float | int, "complex": complex,
-}  # fmt: skip
+}
 _COMPARISONS = ("==", "<", "<=", ">", ">=")
 
 DEEPEST = 100
@@ -74,9 +74,8 @@ def parse(text: str, *, nodes: int | None = None, tokens: int | None = None, dep
     try:
         graph = parser.graph(None)
     except RecursionError:
-        raise ParseError(
-            message("parse: Python's stack is too short for the text", hint="Call it from fewer functions.")
-        ) from None
+        raise ParseError("parse: Python's stack is too short for the text",
+                         hint="Call it from fewer functions.") from None
     if parser.token.kind != "end":
         parser.fail("the end of the text")
     return graph
@@ -128,7 +127,7 @@ class _Parser:
         line, column, shown = place_in(self.text, token.position)
         got = str(token) if got is None else got if len(got) <= _LONGEST_FOUND else shortened(got)
         what = f"parse: line {line}, column {column}: expected {expected[:_LONGEST_FOUND]}, found {got}{shown}"
-        raise ParseError(message(what, hint=hint))
+        raise ParseError(what, hint=hint)
 
     def take(self, kind: str, expected: str) -> Token:
         """Consume a token of a kind."""
@@ -189,7 +188,7 @@ class _Parser:
         specs = [node.spec(index) for node, index in outputs]
         if list(map(str, specs)) != list(map(str, results)):
             self.fail(f"({', '.join(map(str, specs))}), which is what the graph returns", header,
-                      got=f"({', '.join(map(str, results))})")  # fmt: skip
+                      got=f"({', '.join(map(str, results))})")
         dims, self.dims = self.dims, saved
         return Graph(name, tuple(inputs), tuple(nodes), tuple(outputs), dims)
 
@@ -249,7 +248,7 @@ class _Parser:
         """Give a value its name."""
         if token.text in edges:
             self.fail("a new name", token, got=f"{token.text}, which is defined already",
-                      hint="Every value is defined once.")  # fmt: skip
+                      hint="Every value is defined once.")
         edges[token.text] = edge
 
     def returned(self, edges: dict[str, Edge]) -> list[Edge]:
@@ -309,7 +308,7 @@ class _Parser:
         edge = edges.get(token.text)
         if edge is None:
             self.fail("a value defined above", token,
-                      hint=_suggest(token.text, edges, "Values are defined before they are read."))  # fmt: skip
+                      hint=_suggest(token.text, edges, "Values are defined before they are read."))
         return edge
 
     def attributes(self) -> dict[str, Any]:
@@ -460,7 +459,7 @@ class _Parser:
         if name == "opaque":
             self.expect("(")
             self.fail("a value that text can hold", token, got=f"a {self.string()}",
-                      hint="This graph exists only in the process that traced it.")  # fmt: skip
+                      hint="This graph exists only in the process that traced it.")
         self.fail("an attribute value", token, hint=_suggest(name, {*_RESERVED, *self.dims.hints}, ""))
 
     def complex_number(self) -> complex:
@@ -515,7 +514,7 @@ class _Parser:
         """Read the elements of one row."""
         if self.token.text == "...":
             self.fail(f"all elements of {spec}", got="'...', where elements were left out",
-                      hint="Print the graph with print_graph(graph, elide=None).")  # fmt: skip
+                      hint="Print the graph with print_graph(graph, elide=None).")
         if depth == spec.ndim:
             values.append(self.element(spec.dtype))
             return

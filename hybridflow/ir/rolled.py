@@ -87,7 +87,7 @@ def _lower(*xs: Any, graph: Graph, count: int, takes: tuple[Take, ...], gives: t
         results = run(*[
             _dynamically_sliced(x, take, number) if type(take) is tuple else x
             for x, take in zip(values, takes, strict=True)
-        ])  # fmt: skip
+        ])
         after = tuple([results[take] for take in takes if type(take) is int])
         return (number + np.int32(1), after), tuple([results[output] for output in gives])
 

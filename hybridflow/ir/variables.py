@@ -7,7 +7,7 @@ from typing import Any, Self, cast
 
 from hybridflow.core.context import CONTEXT
 from hybridflow.core.device import device_string
-from hybridflow.core.errors import LeakError, message
+from hybridflow.core.errors import LeakError
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.notes import Notes
 from hybridflow.core.variable import GradientCell, Variable
@@ -75,11 +75,8 @@ class ArgumentVariable(Variable):
     def current(self) -> Any:
         """Raise an error: only the real Variable has a value."""
         raise LeakError(
-            message(
-                f"Variable {self._name!r}: what stood for this argument in a compiled function was used outside of it",
-                got=f"{self._name}: {self.spec}",
-                hint="Use the Variable that was passed to the function.",
-            )
+            f"Variable {self._name!r}: what stood for this argument in a compiled function was used outside of it",
+            got=f"{self._name}: {self.spec}", hint="Use the Variable that was passed to the function."
         )
 
     @property
@@ -131,7 +128,7 @@ class VariableState:
     __slots__ = (
         "asked", "assignments", "captured", "edge", "hooks", "of_gradient", "original", "present", "slot", "variable",
         "was_read",
-    )  # fmt: skip
+    )
 
     def __init__(self, variable: Variable, original: Edge) -> None:
         self.variable = variable

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from hybridflow.core.dims import same_shape
-from hybridflow.core.errors import VerifyError, message
+from hybridflow.core.errors import VerifyError
 from hybridflow.core.node import Edge, Node, where_file_line
 from hybridflow.core.op import REGISTRY, No
 from hybridflow.core.sources import CONSTANT, INPUT, Constant
@@ -85,7 +85,7 @@ class _Verifier:
         if place is not None:
             source = linecache.getline(*place).strip()
             lines.append(f"  at {place[0]}:{place[1]}" + (f": {source}" if source else ""))
-        raise VerifyError(message("\n".join(lines), hint=hint))
+        raise VerifyError("\n".join(lines), hint=hint)
 
     def around(self, node: Node | None) -> list[str]:
         """Return the IR lines around a node, marked."""
@@ -117,7 +117,7 @@ class _Verifier:
             return
         if self.scope is not None:
             self.fail(node, f"{node.op.name} belongs to another trace: {_name(node.scope)}, not {_name(self.scope)}",
-                      "Pass the value into this graph as an input.")  # fmt: skip
+                      "Pass the value into this graph as an input.")
         self.scope = node.scope
 
     def node(self, node: Node) -> None:
@@ -145,7 +145,7 @@ class _Verifier:
             if source in self.graph.nodes or source in self.graph.inputs:
                 self.fail(node, f"{what} is read before it is defined", "Order the nodes so that producers come first.")
             self.fail(node, f"{what} comes from a node ({source.op.name}) that is not in this graph",
-                      "Pass the value into this graph as an input.")  # fmt: skip
+                      "Pass the value into this graph as an input.")
         if not 0 <= index < len(source.outputs):
             self.fail(node, f"{what} is output {index} of {source.op.name}, which has {len(source.outputs)}")
 
@@ -159,7 +159,7 @@ class _Verifier:
             hash(value)
         except TypeError:
             self.fail(node, f"attribute {name} of {node.op.name} is a {type(value).__name__}, which is not hashable",
-                      "Use tuples, numbers, strings, dtypes, Constant or Graph.")  # fmt: skip
+                      "Use tuples, numbers, strings, dtypes, Constant or Graph.")
 
     def specs(self, node: Node) -> None:
         """Check that the op's shape rule gives the specs that the node records."""
@@ -167,7 +167,7 @@ class _Verifier:
         for function in (node.op.kernel, node.op.lower):
             if not accepts(function, len(inputs), tuple(node.attrs)):
                 self.fail(node, f"{node.op.name} does not take {len(inputs)} inputs with the attributes "
-                          f"{', '.join(node.attrs) or 'none'}")  # fmt: skip
+                          f"{', '.join(node.attrs) or 'none'}")
         try:
             specs = node.op.infer(*inputs, **node.attrs)
         except Exception as error:

@@ -41,10 +41,8 @@ def labels_of(name: str, prediction: Any, target: Any, threshold: float) -> tupl
     elif kind_of(predicted.dtype) == "float" and predicted.shape == right.shape:
         predicted = predicted > threshold
     if predicted.shape != right.shape:
-        raise ShapeError(
-            message(f"{name}.update: predictions of shape {as_tensor(prediction).shape} for labels of shape "
-                    f"{right.shape}", hint="Give logits (..., classes), or labels of the targets' shape.")
-        )  # fmt: skip
+        raise ShapeError(f"{name}.update: predictions of shape {as_tensor(prediction).shape} for labels of shape "
+                         f"{right.shape}", hint="Give logits (..., classes), or labels of the targets' shape.")
     return cast_to(predicted, int32), cast_to(right, int32)
 
 
@@ -87,7 +85,7 @@ class TopK(Mean):
 
     def __init__(self, k: int = 5) -> None:
         if k < 1:
-            raise ArgumentError(message("TopK: k must be 1 at least", got=f"k={k!r}"))
+            raise ArgumentError("TopK: k must be 1 at least", got=f"k={k!r}")
         super().__init__()
         self._k = k
 
@@ -95,10 +93,8 @@ class TopK(Mean):
         """Add a batch of logits ``(..., classes)`` and labels."""
         logits, labels = as_tensor(prediction), as_tensor(target)
         if logits.ndim != labels.ndim + 1 or logits.shape[:-1] != labels.shape:
-            raise ShapeError(
-                message(f"TopK.update: logits of shape {logits.shape} for labels of shape {labels.shape}",
-                        hint="Give logits (..., classes) and labels (...).")
-            )  # fmt: skip
+            raise ShapeError(f"TopK.update: logits of shape {logits.shape} for labels of shape {labels.shape}",
+                             hint="Give logits (..., classes) and labels (...).")
         _require_numbers("TopK", logits)
         _, classes = top_k(logits, min(self._k, logits.shape[-1]))
         wanted = cast_to(labels, int32).reshape((*labels.shape, 1))
@@ -115,7 +111,7 @@ class ConfusionMatrix(Metric):
 
     def __init__(self, classes: int, *, threshold: float = 0.5) -> None:
         if classes < 2:
-            raise ArgumentError(message(f"{type(self).__name__}: classes must be 2 at least", got=f"{classes!r}"))
+            raise ArgumentError(f"{type(self).__name__}: classes must be 2 at least", got=f"{classes!r}")
         super().__init__(matrix=(classes, classes))
         self._classes, self._threshold = classes, threshold
 
@@ -151,10 +147,8 @@ class _OfClasses(ConfusionMatrix):
     def __init__(self, classes: int = 2, *, average: str | None = "auto", threshold: float = 0.5) -> None:
         super().__init__(classes, threshold=threshold)
         if average not in _AVERAGES or (average == "binary" and classes != 2):
-            raise ArgumentError(
-                message(f"{type(self).__name__}: average={average!r} of {classes} classes",
-                        hint=f"It is one of {', '.join(map(repr, _AVERAGES))}, and 'binary' is of two classes.")
-            )  # fmt: skip
+            raise ArgumentError(f"{type(self).__name__}: average={average!r} of {classes} classes",
+                                hint=f"It is one of {', '.join(map(repr, _AVERAGES))}, and 'binary' is of two classes.")
         self._average = average
 
     def _score(self, predicted: float, there: float) -> Tensor:
@@ -219,7 +213,7 @@ class AUC(Metric):
 
     def __init__(self, bins: int = 4096) -> None:
         if bins < 2:
-            raise ArgumentError(message("AUC: bins must be 2 at least", got=f"bins={bins!r}"))
+            raise ArgumentError("AUC: bins must be 2 at least", got=f"bins={bins!r}")
         super().__init__(positive=(bins,), negative=(bins,))
         self._bins = bins
 

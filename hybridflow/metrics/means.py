@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hybridflow.core.dtypes import float64
-from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ShapeError
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.metrics.metric import Metric, ratio
 from hybridflow.ops.choice import where
@@ -96,7 +96,7 @@ class R2(Metric):
 
     def __init__(self, outputs: int = 1) -> None:
         if outputs < 1:
-            raise ArgumentError(message("R2: outputs must be 1 at least", got=f"outputs={outputs!r}"))
+            raise ArgumentError("R2: outputs must be 1 at least", got=f"outputs={outputs!r}")
         super().__init__(**dict.fromkeys(("errors", "offset", "total", "squares"), (outputs,)), count=())
         self._outputs = outputs
 
@@ -109,10 +109,8 @@ class R2(Metric):
         a, b = self._alike(prediction, target)
         last = b.shape[-1] if b.ndim > 1 else 1
         if last != self._outputs:
-            raise ShapeError(
-                message(f"R2.update: {last} values on the last axis of the targets, not {self._outputs}",
-                        got=str(b.spec), hint=f"Use hf.metrics.R2(outputs={last}), or reshape to one axis.")
-            )  # fmt: skip
+            raise ShapeError(f"R2.update: {last} values on the last axis of the targets, not {self._outputs}",
+                             got=str(b.spec), hint=f"Use hf.metrics.R2(outputs={last}), or reshape to one axis.")
         weights = self._weights(sample_weight, b[..., 0] if b.ndim > 1 else b)
         a, b = cast_to(a, float64).reshape((-1, last)), cast_to(b, float64).reshape((-1, last))
         if b.size == 0:

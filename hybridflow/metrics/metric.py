@@ -75,7 +75,7 @@ class Metric:
         if sample_weight is None:
             return None
         return broadcast_to(cast_to(weights_for(f"{type(self).__name__}.update", sample_weight, values), float64),
-                            values.shape)  # fmt: skip
+                            values.shape)
 
     def _read(self, name: str) -> Any:
         return self._sums[name].read()
@@ -88,10 +88,8 @@ class Metric:
         """
         first, second = as_tensor(prediction), as_tensor(target)
         if first.shape != second.shape:
-            raise ShapeError(
-                message(f"{type(self).__name__}.update: predictions of shape {first.shape} for targets of shape "
-                        f"{second.shape}", hint="Reshape one of them; nothing is broadcast.")
-            )  # fmt: skip
+            raise ShapeError(f"{type(self).__name__}.update: predictions of shape {first.shape} for targets of shape "
+                             f"{second.shape}", hint="Reshape one of them; nothing is broadcast.")
         return first, second
 
 
@@ -112,7 +110,7 @@ def weights_for(what: str, sample_weight: Any, values: Tensor) -> Tensor:
             message(f"{what}: weights of shape {weights.shape} for examples of shape {values.shape}",
                     hint="Give a weight for each example, or for each of its values." if values.shape else
                     "Return a value for each example.")
-        )  # fmt: skip
+        )
     return weights.reshape((*weights.shape, *[1] * (values.ndim - weights.ndim)))
 
 

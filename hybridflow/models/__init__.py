@@ -89,7 +89,7 @@ _LATER = {
     "vae": ("VAE",),
     "vgg": ("VGG", "vgg11", "vgg13", "vgg16", "vgg19"),
     "vit": ("ViT", "vit_b_16"),
-}  # fmt: skip
+}
 """The names that are imported when they are first asked for, by the module of `hybridflow.models` that has them."""
 
 

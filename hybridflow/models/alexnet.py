@@ -30,13 +30,13 @@ class AlexNet(nn.Module):
             nn.Conv2d(192, 384, 3, padding=1), nn.relu,
             nn.Conv2d(384, 256, 3, padding=1), nn.relu,
             nn.Conv2d(256, 256, 3, padding=1), nn.relu, nn.MaxPool2d(3, stride=2),
-        )  # fmt: skip
+        )
         self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(6), nn.Flatten())
         self.classifier = nn.Sequential(
             nn.Dropout(dropout), nn.Linear(256 * 36, hidden), nn.relu,
             nn.Dropout(dropout), nn.Linear(hidden, hidden), nn.relu,
             nn.Linear(hidden, classes),
-        )  # fmt: skip
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits ``(n, classes)`` of images ``(n, 3, height, width)``, 63 x 63 or larger."""

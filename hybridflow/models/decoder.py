@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hybridflow import nn
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.tensor import Tensor
 from hybridflow.models.parts import drawn
 from hybridflow.nn import init
@@ -17,7 +17,7 @@ SIZES: dict[str, dict[str, Any]] = {
                   "base": 500000.0, "epsilon": 1e-5},
     "tinyllama-1.1b": {"width": 2048, "blocks": 22, "heads": 32, "kv_heads": 4, "hidden": 5632, "tokens": 32000,
                        "epsilon": 1e-5},
-}  # fmt: skip
+}
 """The options of models that were published, by their names."""
 
 
@@ -141,5 +141,5 @@ def llama(size: str = "tinyllama-1.1b", **options: Any) -> Llama:
         6738415616
     """
     if size not in SIZES:
-        raise ArgumentError(message(f"llama: the sizes are {', '.join(SIZES)}", got=f"size={size!r}"))
+        raise ArgumentError(f"llama: the sizes are {', '.join(SIZES)}", got=f"size={size!r}")
     return Llama(**{**SIZES[size], **options})

@@ -13,10 +13,10 @@ from hybridflow.models.parts import SqueezeExcite, StochasticDepth, conv_norm, d
 SCALES = (
     (1.0, 1.0, 224, 0.2), (1.0, 1.1, 240, 0.2), (1.1, 1.2, 260, 0.3), (1.2, 1.4, 300, 0.3),
     (1.4, 1.8, 380, 0.4), (1.6, 2.2, 456, 0.4), (1.8, 2.6, 528, 0.5), (2.0, 3.1, 600, 0.5),
-)  # fmt: skip
+)
 """The factors of width and depth, the size of images, and the dropout, of B0 to B7."""
 STAGES = ((1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3), (6, 5, 2, 192, 4),
-          (6, 3, 1, 320, 1))  # fmt: skip
+          (6, 3, 1, 320, 1))
 """The factor of inner channels, the window, the stride, the channels and the number of blocks, of each stage of B0."""
 
 
@@ -66,7 +66,7 @@ class EfficientNet(nn.Module):
                         gate=SqueezeExcite(inner, max(1, into // 4), activation=nn.silu),
                         after=StochasticDepth(drop_path * before / sum(counts)), **norm,
                     )
-                )  # fmt: skip
+                )
                 into, before = out, before + 1
             layers.append(nn.Sequential(*blocks))
         layers.append(conv_norm(into, last, 1, activation=nn.silu, **norm))

@@ -16,7 +16,7 @@ from hybridflow.models.catalog import CATALOG, Entry
 TITLES = (
     "model", "input", "parameters", "published", "MACs", "published", "kept for gradients", "stored in inference",
     "stored in training",
-)  # fmt: skip
+)
 XLA_TITLES = ("XLA, inference", "XLA, training")
 
 
@@ -34,7 +34,7 @@ def row_of(entry: Entry, *, xla: bool = False) -> Row:
     cells = (
         entry.name, shape, f"{figures.parameters:,}", entry.parameters, f"{figures.macs:,}", entry.macs,
         format_size(activations), format_size(figures.temporaries), format_size(training.memory.temporaries),
-    )  # fmt: skip
+    )
     if not xla:
         return Row(cells)
     reports = (figures.report, training)

@@ -8,7 +8,7 @@ from typing import Any
 
 from hybridflow import nn
 from hybridflow.core.dtypes import int32
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.tensor import Tensor
 from hybridflow.models.parts import Block, drawn
 from hybridflow.nn import init
@@ -99,6 +99,6 @@ def gpt2(size: str = "small", **options: Any) -> GPT2:
         1557611200
     """
     if size not in SIZES:
-        raise ArgumentError(message(f"gpt2: the sizes are {', '.join(SIZES)}", got=f"size={size!r}"))
+        raise ArgumentError(f"gpt2: the sizes are {', '.join(SIZES)}", got=f"size={size!r}")
     width, blocks, heads = SIZES[size]
     return GPT2(**{"width": width, "blocks": blocks, "heads": heads, **options})

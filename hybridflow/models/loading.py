@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from hybridflow.backend.process_memory import return_file
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 from hybridflow.core.spec import Shape
 from hybridflow.core.tensor import Tensor, as_tensor, new_tensor
 from hybridflow.models.torch_names import RULES, Array, Rule, filled
@@ -49,7 +49,7 @@ def load_torch(model: Module, source: Any) -> None:
         Variable([1., 1., 1.], dtype=float32, name='head.bias')
     """
     if not isinstance(cast(Any, model), Module):
-        raise ArgumentTypeError(message(f"load_torch: a {type(model).__name__} is no module", got=repr(model)[:80]))
+        raise ArgumentTypeError(f"load_torch: a {type(model).__name__} is no module", got=repr(model)[:80])
     targets = {**model.named_parameters(), **model.named_buffers()}
     values, keys = _renamed(_read(source), RULES.get(type(model).__name__, ()), set(targets))
     if "head.weight" in targets and "head.weight" not in values and "tokens.weight" in values:
@@ -66,18 +66,17 @@ def _read(source: Any) -> Mapping[str, Any]:
     if isinstance(source, Mapping):
         return cast("Mapping[str, Any]", source)
     if not isinstance(source, str | os.PathLike):
-        raise ArgumentTypeError(
-            message("load_torch: the values are a path or a mapping from names to arrays", got=type(source).__name__)
-        )
+        raise ArgumentTypeError("load_torch: the values are a path or a mapping from names to arrays",
+                                got=type(source).__name__)
     path = Path(cast("str | os.PathLike[str]", source))
     if path.name.endswith(".index.json"):
         files = sorted(set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()))
         return {name: value for file in files for name, value in load(path.parent / file).items()}
     if path.suffix != ".safetensors":
         raise ArgumentError(
-            message("load_torch: only safetensors files are read, since a pickle is code that runs when it is read",
-                    got=str(path), hint="Save it with safetensors.torch.save_file, or pass torch's state_dict.")
-        )  # fmt: skip
+            "load_torch: only safetensors files are read, since a pickle is code that runs when it is read",
+            got=str(path), hint="Save it with safetensors.torch.save_file, or pass torch's state_dict."
+        )
     return load(path)
 
 
@@ -86,11 +85,9 @@ def _require_shapes(values: Mapping[str, Array], keys: Mapping[str, str], shapes
     for name, value in values.items():
         if name in shapes and value.shape != shapes[name]:
             saved = keys.get(name, name)
-            raise ArgumentError(
-                message(f"load_torch: {saved!r} does not fit the model's {name!r}",
-                        got=f"shape {value.shape}, for {shapes[name]}",
-                        hint="Make the model with the sizes that were saved.")
-            )  # fmt: skip
+            raise ArgumentError(f"load_torch: {saved!r} does not fit the model's {name!r}",
+                                got=f"shape {value.shape}, for {shapes[name]}",
+                                hint="Make the model with the sizes that were saved.")
 
 
 def _renamed(
@@ -126,11 +123,9 @@ def _renamed(
         keys |= dict.fromkeys(taken, name)
     if strange:
         more = f" and {len(strange) - _MOST_LISTED} more" if len(strange) > _MOST_LISTED else ""
-        raise ArgumentError(
-            message("load_torch: names that the model's architecture does not have",
-                    got=", ".join(strange[:_MOST_LISTED]) + more,
-                    hint="The names are those of torchvision or transformers; leave out others, as of heads.")
-        )  # fmt: skip
+        raise ArgumentError("load_torch: names that the model's architecture does not have",
+                            got=", ".join(strange[:_MOST_LISTED]) + more,
+                            hint="The names are those of torchvision or transformers; leave out others, as of heads.")
     return values, keys
 
 

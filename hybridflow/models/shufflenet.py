@@ -11,7 +11,7 @@ from hybridflow.ops.joining import concat
 from hybridflow.ops.shape import permute_dims, reshape
 
 WIDTHS = {0.5: (24, 48, 96, 192, 1024), 1.0: (24, 116, 232, 464, 1024), 1.5: (24, 176, 352, 704, 1024),
-          2.0: (24, 244, 488, 976, 2048)}  # fmt: skip
+          2.0: (24, 244, 488, 976, 2048)}
 """The channels of the first convolution, of the three stages and of the last convolution, by the model's factor."""
 
 
@@ -36,7 +36,7 @@ class Unit(nn.Module):
         self.stride = stride
         self.branch1 = nn.Identity() if stride == 1 else nn.Sequential(
             conv_norm(into, into, stride=stride, groups=into, activation=None), conv_norm(into, half, 1)
-        )  # fmt: skip
+        )
         self.branch2 = nn.Sequential(
             conv_norm(half if stride == 1 else into, half, 1),
             conv_norm(half, half, stride=stride, groups=half, activation=None),

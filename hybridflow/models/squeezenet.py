@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hybridflow import nn
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.tensor import Tensor
 from hybridflow.models.parts import drawn
 from hybridflow.nn import init
@@ -61,11 +61,11 @@ class SqueezeNet(nn.Module):
 
     def __init__(self, version: str = "1.1", *, classes: int = 1000, dropout: float = 0.5) -> None:
         if version not in ("1.0", "1.1"):
-            raise ArgumentError(message("SqueezeNet: the versions are '1.0' and '1.1'", got=f"version={version!r}"))
+            raise ArgumentError("SqueezeNet: the versions are '1.0' and '1.1'", got=f"version={version!r}")
         fires = [
             Fire(96 if version == "1.0" else 64, 16, 64), Fire(128, 16, 64), Fire(128, 32, 128), Fire(256, 32, 128),
             Fire(256, 48, 192), Fire(384, 48, 192), Fire(384, 64, 256), Fire(512, 64, 256),
-        ]  # fmt: skip
+        ]
         pools = (0, 3, 7) if version == "1.0" else (0, 2, 4)  # before these modules
         stem = _conv(3, 96, 7, 2) if version == "1.0" else _conv(3, 64, 3, 2)
         layers: list[Any] = [stem, nn.relu]

@@ -82,7 +82,7 @@ _RESNET: tuple[Rule, ...] = (
     (r"(?:resnet\.)?encoder\.stages\.(\d)\.layers\.(\d+)\.shortcut\.normalization\.(\w+)",
      r"stages.\1.\2.downsample.1.\3"),
     (r"classifier\.1\.(\w+)", r"fc.\1"),
-)  # fmt: skip
+)
 
 _MOBILENET_V1: tuple[Rule, ...] = (
     (r"(?:mobilenet_v1\.)?conv_stem\.convolution\.(\w+)", r"features.0.0.\1"),

@@ -59,7 +59,7 @@ class VGG(nn.Module):
             nn.Linear(into * 49, hidden), nn.relu, nn.Dropout(dropout),
             nn.Linear(hidden, hidden), nn.relu, nn.Dropout(dropout),
             nn.Linear(hidden, classes),
-        )  # fmt: skip
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits ``(n, classes)`` of images ``(n, 3, height, width)``, 32 x 32 or larger."""

@@ -11,7 +11,7 @@ from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core import structures
 from hybridflow.core.dtypes import LOW_PRECISION, float32
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError
 from hybridflow.core.functions import as_traced
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
@@ -72,15 +72,11 @@ def accumulate_gradients(
         (Tensor(9., dtype=float32), Tensor([6., 6., 6.], dtype=float32))
     """
     if reduction not in ("mean", "sum"):
-        raise ArgumentError(message(f"{_NAME}: reduction={reduction!r} is not one of ['mean', 'sum']"))
+        raise ArgumentError(f"{_NAME}: reduction={reduction!r} is not one of ['mean', 'sum']")
     if isinstance(micro_batches, bool) or not isinstance(cast(object, micro_batches), int) or micro_batches < 1:
-        raise ArgumentError(
-            message(f"{_NAME}: micro_batches={micro_batches!r}", hint="Give a number of parts from 1 on.")
-        )
+        raise ArgumentError(f"{_NAME}: micro_batches={micro_batches!r}", hint="Give a number of parts from 1 on.")
     if argnums is None and variables is None:
-        raise ArgumentError(
-            message(f"{_NAME}: there is nothing to differentiate", hint="Give argnums, variables, or both.")
-        )
+        raise ArgumentError(f"{_NAME}: there is nothing to differentiate", hint="Give argnums, variables, or both.")
     numbers = _numbers(argnums) or ()
     chosen = _Choice(fn, micro_batches, numbers, _numbers(batch_argnums), variables, has_aux)
 
@@ -159,20 +155,16 @@ def _batch_of(chosen: _Choice, numbers: tuple[int, ...], count: int) -> tuple[in
 def _within(numbers: tuple[int, ...], count: int) -> tuple[int, ...]:
     for number in numbers:
         if not -count <= number < count:
-            raise ArgumentError(
-                message(f"{_NAME}: there is no argument {number}, the call has {count} positional arguments",
-                        hint="Pass what is differentiated, and the batch, by position.")
-            )  # fmt: skip
+            raise ArgumentError(f"{_NAME}: there is no argument {number}, the call has {count} positional arguments",
+                                hint="Pass what is differentiated, and the batch, by position.")
     return tuple([number % count for number in numbers])
 
 
 def _require_variables(leaves: Sequence[Any]) -> None:
     for leaf in leaves:
         if not isinstance(leaf, Variable):
-            raise ArgumentTypeError(
-                message(f"{_NAME}: a {type(leaf).__name__} among variables",
-                        hint="Give Variables; tensors to differentiate are arguments.")
-            )  # fmt: skip
+            raise ArgumentTypeError(f"{_NAME}: a {type(leaf).__name__} among variables",
+                                    hint="Give Variables; tensors to differentiate are arguments.")
 
 
 def _cut(batch: list[Any], parts: int) -> Any:
@@ -180,22 +172,16 @@ def _cut(batch: list[Any], parts: int) -> Any:
     leaves, tree = structures.flatten(batch)
     tensors = [as_tensor(leaf) for leaf in leaves]
     if not tensors:
-        raise ArgumentError(
-            message(f"{_NAME}: there is no batch among the arguments", hint="Name it with batch_argnums.")
-        )
+        raise ArgumentError(f"{_NAME}: there is no batch among the arguments", hint="Name it with batch_argnums.")
     for tensor in tensors:
         if not tensor.shape or tensor.shape[0] != tensors[0].shape[0]:
-            raise ShapeError(
-                message(f"{_NAME}: leading sizes differ in the batch",
-                        got=", ".join([str(one.spec) for one in tensors]),
-                        hint="Name the arguments that are cut with batch_argnums.")
-            )  # fmt: skip
+            raise ShapeError(f"{_NAME}: leading sizes differ in the batch",
+                             got=", ".join([str(one.spec) for one in tensors]),
+                             hint="Name the arguments that are cut with batch_argnums.")
     size = tensors[0].shape[0]
     if size % parts != 0:
-        raise ShapeError(
-            message(f"{_NAME}: a batch of {size} cannot be cut into {parts} equal micro-batches",
-                    got=str(tensors[0].spec), hint="Choose a divisor of the batch's size, or pad the batch.")
-        )  # fmt: skip
+        raise ShapeError(f"{_NAME}: a batch of {size} cannot be cut into {parts} equal micro-batches",
+                         got=str(tensors[0].spec), hint="Choose a divisor of the batch's size, or pad the batch.")
     return tree.unflatten([PUBLIC.reshape(one, (parts, size // parts, *one.shape[1:])) for one in tensors])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from hybridflow.core import structures
-from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ShapeError
 from hybridflow.core.functions import as_traced
 from hybridflow.core.tensor import Tensor
 from hybridflow.nested.bodies import leaves_of
@@ -46,13 +46,12 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     """
     leaves, tree = leaves_of(elems)
     if not leaves:
-        raise ArgumentError(message("associative_scan: there is nothing to combine", hint="Pass at least one tensor."))
+        raise ArgumentError("associative_scan: there is nothing to combine", hint="Pass at least one tensor.")
     axes = [normalize_axis("associative_scan", axis, leaf.ndim) for leaf in leaves]
     rows = [moveaxis(leaf, one, 0) for leaf, one in zip(leaves, axes, strict=True)]
     if len({row.shape[0] for row in rows}) > 1:
-        raise ShapeError(
-            message(f"associative_scan: sizes along axis {axis} differ", got=", ".join(str(x.spec) for x in leaves))
-        )
+        raise ShapeError(f"associative_scan: sizes along axis {axis} differ",
+                         got=", ".join(str(x.spec) for x in leaves))
     backwards = truth("associative_scan", "reverse", reverse)
 
     def turned(some: list[Tensor]) -> list[Tensor]:
@@ -62,16 +61,12 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
         a, b = [[moveaxis(x, 0, one) for x, one in zip(some, axes, strict=True)] for some in (a, b)]
         made, after = leaves_of(as_traced(fn)(structures.unflatten(tree, a), structures.unflatten(tree, b)))
         if after != tree:
-            raise ArgumentError(
-                message(f"associative_scan: the function returns {after}, its arguments are {tree}",
-                        hint="Return the structure that it is given.")
-            )  # fmt: skip
+            raise ArgumentError(f"associative_scan: the function returns {after}, its arguments are {tree}",
+                                hint="Return the structure that it is given.")
         for new, old in zip(made, a, strict=True):
             if new.shape != old.shape:
-                raise ShapeError(
-                    message(f"associative_scan: the function returns {new.spec}, its argument is {old.spec}",
-                            hint="It is given any number of rows, and returns as many.")
-                )  # fmt: skip
+                raise ShapeError(f"associative_scan: the function returns {new.spec}, its argument is {old.spec}",
+                                 hint="It is given any number of rows, and returns as many.")
         return [moveaxis(x, one, 0) for x, one in zip(made, axes, strict=True)]
 
     found = turned(_scanned(combine, turned(rows)))

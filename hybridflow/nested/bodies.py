@@ -57,20 +57,15 @@ def leaves_like(op: str, words: tuple[str, str], result: Any, like: Sequence[Ten
     what, other = words
     leaves, after = leaves_of(result)
     if after != tree:
-        raise ArgumentError(
-            message(f"{op}: the {what} is {after}, the {other} {tree}", hint=f"Return the structure of the {other}.")
-        )
+        raise ArgumentError(f"{op}: the {what} is {after}, the {other} {tree}",
+                            hint=f"Return the structure of the {other}.")
     for one, leaf in zip(leaves, like, strict=True):
         if one.shape != leaf.shape:
-            raise ShapeError(
-                message(f"{op}: the {what} has shape {one.shape}, the {other} {leaf.shape}",
-                        hint=f"Return an element for each element of the {other}.")
-            )  # fmt: skip
+            raise ShapeError(f"{op}: the {what} has shape {one.shape}, the {other} {leaf.shape}",
+                             hint=f"Return an element for each element of the {other}.")
         if one.dtype != leaf.dtype:
-            raise DTypeError(
-                message(f"{op}: the {what} is {one.dtype}, the {other} {leaf.dtype}",
-                        hint=f"Compute in one dtype, or return the {what} with .astype({str(leaf.dtype)!r}).")
-            )  # fmt: skip
+            raise DTypeError(f"{op}: the {what} is {one.dtype}, the {other} {leaf.dtype}",
+                             hint=f"Compute in one dtype, or return the {what} with .astype({str(leaf.dtype)!r}).")
     return leaves
 
 
@@ -100,10 +95,8 @@ def predicate(name: str, pred: Any) -> Tensor:
     """
     tensor = as_tensor(pred)
     if tensor.dtype != np.bool_ or tensor.shape != ():
-        raise DTypeError(
-            message(f"{name}: the condition must be a bool of shape ()", got=str(tensor.spec),
-                    hint="Reduce it with hf.all or hf.any, or compare.")
-        )  # fmt: skip
+        raise DTypeError(f"{name}: the condition must be a bool of shape ()", got=str(tensor.spec),
+                         hint="Reduce it with hf.all or hf.any, or compare.")
     return tensor
 
 
@@ -437,14 +430,10 @@ class Carry:
                 continue
             name = value_names(self.tree, self.names, "carried value")[index]
             if a.dtype != b.dtype:
-                raise DTypeError(
-                    message(f"{self.op}: {name} is {a.dtype} before and {b.dtype} after a step",
-                            got=f"{a.spec}, {b.spec}", hint="Cast it, or start with the other dtype.")
-                )  # fmt: skip
-            raise ShapeError(
-                message(f"{self.op}: {name} has shape {a.shape} before and {b.shape} after a step",
-                        got=f"{a.spec}, {b.spec}", hint="Keep the shape, or start with the other one.")
-            )  # fmt: skip
+                raise DTypeError(f"{self.op}: {name} is {a.dtype} before and {b.dtype} after a step",
+                                 got=f"{a.spec}, {b.spec}", hint="Cast it, or start with the other dtype.")
+            raise ShapeError(f"{self.op}: {name} has shape {a.shape} before and {b.shape} after a step",
+                             got=f"{a.spec}, {b.spec}", hint="Keep the shape, or start with the other one.")
 
 
 def _structure_text(op: str, before: Any, after: Any, names: Sequence[str] | None) -> str:

@@ -390,7 +390,7 @@ def _scan(b: Engine, call: Call) -> list[Padded]:
         traced.graph, [one.value for one in state], [one.value for one in xs[carry:end]],
         [*[one.value for one in constants], *inputs_around(traced)],
         {"length": b.bound(length), "reverse": attrs["reverse"]}, count,
-    )  # fmt: skip
+    )
     first = Open(canonical([length]), 0) if isinstance(length, Dim) else None
     axes = [*[one.axes for one in state], *[(first, *_anything(one)) for one in results[carry:]]]
     return [Padded(value, own) for value, own in zip(made, axes, strict=True)]
@@ -477,7 +477,7 @@ def _checkpoint(b: Engine, call: Call) -> list[Padded]:
     graph = Graph(graph.name, ordered, graph.nodes, graph.outputs, graph.dims)
     values = [x.value for x in call.xs]
     made = bind_all(CHECKPOINT, [*values[:waited], *around, *values[waited:]],
-                    {"graph": graph, "policy": attrs["policy"], "after": attrs["after"]})  # fmt: skip
+                    {"graph": graph, "policy": attrs["policy"], "after": attrs["after"]})
     return [Padded(value, _anything(own)) for value, own in zip(made, axes, strict=True)]
 
 
@@ -492,7 +492,7 @@ def _vmap(b: Engine, call: Call) -> list[Padded]:
     made = bind_all(
         VMAP, [*[x.value for x in call.xs], *around],
         {"graph": graph, "mapped": (*mapped, *[False] * len(around)), "summed": added, "size": b.bound(size)},
-    )  # fmt: skip
+    )
     results: list[Padded] = []
     for value, own, add in zip(made, axes, summed, strict=True):
         if not add:
@@ -512,5 +512,5 @@ def _slice(x: Padded) -> Padded:
 
 _NESTED: dict[Any, Callable[[Any, Call], Sequence[Padded]]] = {
     SCAN: _scan, COND: _cond, WHILE: _while, CALL: _call, TRACED: _custom, CHECKPOINT: _checkpoint, VMAP: _vmap,
-}  # fmt: skip
+}
 """The rules of the operations that carry graphs."""

@@ -17,7 +17,7 @@ from hybridflow.core import structures
 from hybridflow.core.context import current
 from hybridflow.core.convert import common_dtype, is_number
 from hybridflow.core.dtypes import DType
-from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message, structure_text
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, structure_text
 from hybridflow.core.functions import as_body
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.node import Edge, format_where
@@ -90,11 +90,9 @@ def cond(pred: Any, true_fn: Callable[..., R], false_fn: Callable[..., R], *oper
     when_true, true_tree, true_leaves = trace_function("cond_true", as_body(true_fn), specs, build)
     when_false, false_tree, false_leaves = trace_function("cond_false", as_body(false_fn), specs, build)
     if true_tree != false_tree:
-        raise ArgumentError(
-            message("cond: the branches return different structures",
-                    got=f"{structure_text(true_tree)} if true, {structure_text(false_tree)} if false",
-                    hint="Return the same structure from both.")
-        )  # fmt: skip
+        raise ArgumentError("cond: the branches return different structures",
+                            got=f"{structure_text(true_tree)} if true, {structure_text(false_tree)} if false",
+                            hint="Return the same structure from both.")
     named = [f"result {index}" for index in range(len(true_leaves))]
     made = join(chosen, named, (when_true, true_leaves), (when_false, false_leaves), leaves)
     return handed_back(structures.unflatten(true_tree, made))
@@ -191,11 +189,9 @@ def _of_one_dtype(
         if index in targets or one.dtype == other.dtype:
             continue
         if not is_number(a) and not is_number(b):
-            raise DTypeError(
-                message(f"cond: {name} is {one.dtype} if true and {other.dtype} if false",
-                        got=f"{_made(when_true.graph, index)}, {_made(when_false.graph, index)}",
-                        hint="Cast one of them.")
-            )  # fmt: skip
+            raise DTypeError(f"cond: {name} is {one.dtype} if true and {other.dtype} if false",
+                             got=f"{_made(when_true.graph, index)}, {_made(when_false.graph, index)}",
+                             hint="Cast one of them.")
         targets[index] = common_dtype([a if is_number(a) else one, b if is_number(b) else other])
     if not targets:
         return when_true, when_false
@@ -222,10 +218,8 @@ def _require_same_shapes(named: list[str], true: Graph, false: Graph) -> None:
     for index, name in enumerate(named):
         a, b = true.output_specs[index], false.output_specs[index]
         if a.shape != b.shape:
-            raise ShapeError(
-                message(f"cond: {name} has shape {a.shape} if true and {b.shape} if false",
-                        got=f"{_made(true, index)}, {_made(false, index)}", hint="Give both the same shape.")
-            )  # fmt: skip
+            raise ShapeError(f"cond: {name} has shape {a.shape} if true and {b.shape} if false",
+                             got=f"{_made(true, index)}, {_made(false, index)}", hint="Give both the same shape.")
 
 
 def _made(graph: Graph, index: int) -> str:
@@ -333,7 +327,7 @@ def _vjp(F: Any, g: Any, y: Any, pred: Any, *xs: Any, true: Graph, false: Graph)
             mine = [next(gradients) if has else None for has in one.present]
             return [
                 zeros(xs[i]) if value is None else value for i, value in enumerate(mine) if present[i]
-            ]  # fmt: skip
+            ]
 
         return trace_body(run, [tensor.spec for tensor in inputs], one.backward.name).graph
 
@@ -359,4 +353,4 @@ COND = register(
         saves=Saves(x="all", hidden=_hidden, expose=_exposed, depends=_depends), samples=TESTED,
         traits=frozenset({"nested"}), onnx=_onnx,
     )
-)  # fmt: skip
+)

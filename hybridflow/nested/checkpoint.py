@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from hybridflow.core.context import current
-from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentTypeError
 from hybridflow.core.functions import as_traced
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ir.builder import trace_with_variables
@@ -72,9 +72,7 @@ def checkpoint(fn: Callable[..., Any] | None = None, /, *, policy: Any = "nothin
 
 def _checkpointed(fn: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
     if not callable(fn):
-        raise ArgumentTypeError(
-            message(f"checkpoint: a {type(fn).__name__} is not callable", hint="Pass a function.")
-        )
+        raise ArgumentTypeError(f"checkpoint: a {type(fn).__name__} is not callable", hint="Pass a function.")
 
     @functools.wraps(fn)
     def checkpointed(*args: Any, **kwargs: Any) -> Any:

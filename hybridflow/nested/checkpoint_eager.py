@@ -14,7 +14,7 @@ from hybridflow.autodiff.functional import fresh
 from hybridflow.core.context import CONTEXT, Context, Recorder, context_of, current, set_tapes
 from hybridflow.core.dispatch import as_arrays, bind_eagerly, execute, raw_input, record
 from hybridflow.core.dtypes import is_differentiable
-from hybridflow.core.errors import GradientError, message
+from hybridflow.core.errors import GradientError
 from hybridflow.core.node import Edge, Node, format_where, next_sequence
 from hybridflow.core.notes import requires
 from hybridflow.core.op import Joint, MultiplyAdds, No, Op, Saves, register
@@ -155,7 +155,7 @@ def run_recorded(call: Call, policy: Policy) -> Any:
     connected = [_followed(tensor, context.start) for tensor in tensors]
     around = tuple([
         edge for edge in free.edges if edge[0].stamp >= context.start and not _is_own(edge, start, context.tapes)
-    ])  # fmt: skip
+    ])
     if not outputs or not (around or any(connected)):
         return outcome.build([make_tensor(tensor._value) for tensor in outcome.tensors])
     values = [tensor._value for tensor in tensors] + [None] * len(around)
@@ -186,7 +186,7 @@ def _edges(tensors: Sequence[Tensor]) -> set[Edge]:
 def _steps(nodes: Sequence[Node]) -> tuple[Step, ...]:
     return tuple([
         (node.op.name, tuple([_shape_and_dtype(one) for one in node.outputs]), _numbers(node)) for node in nodes
-    ])  # fmt: skip
+    ])
 
 
 def _numbers(node: Node) -> tuple[Any, ...]:
@@ -280,10 +280,10 @@ def _require_same(run: _Run, free: Free) -> None:
             what = f"has {other if now[:2] != before[:2] else f'other numbers in {_text(now)}'}"
             place = free.nodes[index].where
     raise GradientError(
-        message(f"checkpoint: {run.call.name} does something else when it is called again: it {what}",
-                got=f"at {format_where(place)}" if place is not None else None,
-                hint="Let it depend on nothing but its arguments and Variables, and on hybridflow's random numbers.")
-    )  # fmt: skip
+        f"checkpoint: {run.call.name} does something else when it is called again: it {what}",
+        got=f"at {format_where(place)}" if place is not None else None,
+        hint="Let it depend on nothing but its arguments and Variables, and on hybridflow's random numbers."
+    )
 
 
 def _checksum(value: Any) -> int | None:
@@ -302,11 +302,11 @@ def _require_equal(run: _Run, tensors: Sequence[Tensor]) -> None:
     for index, (tensor, before) in enumerate(zip(tensors, run.sums, strict=True)):
         if before is not None and _checksum(tensor._value) not in (before, None):
             raise GradientError(
-                message(f"checkpoint: {run.call.name} gives other values when it is called again",
-                        got=f"result {index} of {len(run.sums)}, {tensor.spec}, differs from the first call's",
-                        hint="Python state that it reads has changed since. Pass what changes as an argument, or keep "
-                             "it in a Variable.")
-            )  # fmt: skip
+                f"checkpoint: {run.call.name} gives other values when it is called again",
+                got=f"result {index} of {len(run.sums)}, {tensor.spec}, differs from the first call's",
+                hint="Python state that it reads has changed since. Pass what changes as an argument, or keep "
+                     "it in a Variable."
+            )
 
 
 def _text(step: Step) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 from hybridflow.core.node import Node
 from hybridflow.core.op import MultiplyAdds, No, Op, register
 from hybridflow.core.spec import TensorSpec
@@ -58,7 +58,7 @@ def checkpoint_name(x: Any, name: str) -> Tensor:
         (2, 2)
     """
     if not isinstance(cast(object, name), str):
-        raise ArgumentTypeError(message(f"checkpoint_name: a {type(name).__name__} is no name", hint="Use a string."))
+        raise ArgumentTypeError(f"checkpoint_name: a {type(name).__name__} is no name", hint="Use a string.")
     return bind(NAMED, (as_tensor(x),), {"name": name})
 
 
@@ -85,7 +85,7 @@ def save_any_except(*names: str) -> Policy:
 def _checked(names: Iterable[Any]) -> Iterable[str]:
     for name in names:
         if not isinstance(cast(object, name), str):
-            raise ArgumentTypeError(message(f"policy: a {type(name).__name__} is no name", hint="Use strings."))
+            raise ArgumentTypeError(f"policy: a {type(name).__name__} is no name", hint="Use strings.")
         yield name
 
 
@@ -129,13 +129,13 @@ def checked_policy(policy: Any) -> Policy:
         return policy
     if not isinstance(policy, str):
         raise ArgumentTypeError(
-            message(f"checkpoint: a {type(policy).__name__} is no policy", got=repr(policy)[:60],
-                    hint=f"Policies: {', '.join(_BY_NAME)}, hf.save_only_names(...), hf.save_any_except(...).")
-        )  # fmt: skip
+            f"checkpoint: a {type(policy).__name__} is no policy", got=repr(policy)[:60],
+            hint=f"Policies: {', '.join(_BY_NAME)}, hf.save_only_names(...), hf.save_any_except(...)."
+        )
     if policy not in _BY_NAME:
         close = difflib.get_close_matches(policy, _BY_NAME, 2)
         hint = f"Did you mean {' or '.join(close)}?" if close else f"Policies: {', '.join(_BY_NAME)}."
-        raise ArgumentError(message(f"checkpoint: {policy!r} is not a policy", hint=hint))
+        raise ArgumentError(f"checkpoint: {policy!r} is not a policy", hint=hint)
     return policy
 
 

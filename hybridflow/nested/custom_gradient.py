@@ -20,7 +20,7 @@ from hybridflow.core.attrs import attr_key
 from hybridflow.core.context import Context, current
 from hybridflow.core.dispatch import bind, record
 from hybridflow.core.dtypes import is_differentiable
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, TraceError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, TraceError
 from hybridflow.core.functions import as_traced
 from hybridflow.core.node import Edge, Node, next_sequence
 from hybridflow.core.notes import requires
@@ -68,7 +68,7 @@ def custom_gradient(function: Callable[P, tuple[R, Callable[..., Any]]]) -> Call
     who = _Who(
         getattr(function, "__qualname__", type(function).__name__), getattr(function, "__code__", function),
         getattr(function, "__closure__", None) or (),
-    )  # fmt: skip
+    )
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -84,10 +84,8 @@ def custom_gradient(function: Callable[P, tuple[R, Callable[..., Any]]]) -> Call
         fresh_args, fresh_kwargs = structures.unflatten(tree, leaves)
         answer = as_traced(function)(*fresh_args, **dict(zip(names, fresh_kwargs, strict=True)))
         if not isinstance(answer, tuple) or len(answer) != 2 or not callable(answer[1]):
-            raise ArgumentTypeError(
-                message(f"custom_gradient: {who.name} must return (result, grad_fn)",
-                        got=f"a {type(answer).__name__}")
-            )  # fmt: skip
+            raise ArgumentTypeError(f"custom_gradient: {who.name} must return (result, grad_fn)",
+                                    got=f"a {type(answer).__name__}")
         result, grad_fn = answer
         outputs, result_tree = structures.flatten(result)
         if context.tracer is None and not context.tapes and not any(map(_lasting, [*arguments, *outputs])):
@@ -147,7 +145,7 @@ class _Again:
     def __init__(
         self, who: _Who, function: Callable[..., Any], tree: Any, positions: tuple[int, ...], leaves: list[Any],
         names: list[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.code = who.code
         self._who = who
         self._function = function
@@ -223,7 +221,7 @@ def _rule(body: _Body, outputs: Sequence[Edge | None], free: Free) -> Rule:
         starts = [
             (edge, g) for edge, g in zip(outputs, cotangents, strict=True) if edge is not None
             and is_differentiable(edge[0].spec(edge[1]).dtype)
-        ]  # fmt: skip
+        ]
         by_edge = backprop(starts, set(free.edges), free.nodes, BOUND) if free.edges else {}
         return [*mine, *[by_edge.get(edge) for edge in free.edges]]
 
@@ -238,11 +236,9 @@ def _by_rule(
     several = list(gradients) if isinstance(gradients, tuple | list) else [gradients]
     if len(several) != len(arguments):
         raise ArgumentError(
-            message(
-                f"custom_gradient: grad_fn of {name} returned {len(several)} gradients "
-                f"for {len(arguments)} tensor arguments",
-                hint="Return one per tensor argument, of a model one per parameter; None where there is no gradient.",
-            )
+            f"custom_gradient: grad_fn of {name} returned {len(several)} gradients "
+            f"for {len(arguments)} tensor arguments",
+            hint="Return one per tensor argument, of a model one per parameter; None where there is no gradient."
         )
     result: list[Tensor | None] = []
     for index, (gradient, argument) in enumerate(zip(several, arguments, strict=True)):
@@ -251,10 +247,8 @@ def _by_rule(
             continue
         tensor = as_tensor(gradient)
         if tensor.shape != argument.shape:
-            raise ShapeError(
-                message(f"custom_gradient: gradient {index} of {name} has shape {tensor.shape}, "
-                        f"its argument {argument.shape}", hint="A gradient has its argument's shape.")
-            )  # fmt: skip
+            raise ShapeError(f"custom_gradient: gradient {index} of {name} has shape {tensor.shape}, "
+                             f"its argument {argument.shape}", hint="A gradient has its argument's shape.")
         result.append(tensor if tensor.dtype == argument.dtype else PUBLIC.astype(tensor, argument.dtype))
     return conjugates(result)
 
@@ -365,10 +359,10 @@ def _traced(body: _Body, tracer: GraphBuilder) -> list[Tensor]:
     if around.count(body.again.code) >= _MOST_AROUND:
         edge = free.edges[0]
         raise TraceError(
-            message(f"custom_gradient: the rule of {body.name} calls {body.name} without end, and its body reads more "
-                    "than its arguments", got=f"{edge[0].attrs.get('name', edge[0].op.name)}: {edge[0].spec(edge[1])}",
-                    hint="Pass what it reads as an argument: its rule is then traced when it is needed.")
-        )  # fmt: skip
+            f"custom_gradient: the rule of {body.name} calls {body.name} without end, and its body reads more "
+            "than its arguments", got=f"{edge[0].attrs.get('name', edge[0].op.name)}: {edge[0].spec(edge[1])}",
+            hint="Pass what it reads as an argument: its rule is then traced when it is needed."
+        )
     present: list[bool] = []
 
     def backward(*gs: Tensor) -> list[Tensor]:

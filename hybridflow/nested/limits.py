@@ -45,7 +45,7 @@ def max_iterations(count: int | None) -> Generator[None]:
         raise (ArgumentError if whole else ArgumentTypeError)(
             message("max_iterations: takes a count of steps", got=f"max_iterations({count!r})",
                     hint="Pass an integer from 0 on.")
-        )  # fmt: skip
+        )
     token = LIMIT.set(count)
     try:
         yield

@@ -124,7 +124,7 @@ def _require_count(bound: Any) -> None:
     raise (ArgumentError if isinstance(bound, int) else ArgumentTypeError)(
         message("while_loop: max_iterations must be a count of steps", got=f"max_iterations={bound!r}",
                 hint="Pass an integer from 0 on, or None for no bound.")
-    )  # fmt: skip
+    )
 
 
 def iterate(
@@ -358,7 +358,7 @@ _NO_BOUND = message(
     "while: has no gradient: XLA does not know how many steps to keep",
     hint="Write the loop in `with hf.max_iterations(n):`, pass max_iterations to hf.while_loop, or use "
          "hf.stop_gradient if no gradient is wanted.",
-)  # fmt: skip
+)
 
 
 def _onnx(o: Any, *xs: Any, cond: Graph, body: Graph, carry: int, bound: int | None) -> Any:
@@ -398,4 +398,4 @@ WHILE = register(
         saves=Saves(x="all", y=True, hidden=_hidden, expose=_exposed, depends=_depends), samples=TESTED,
         traits=frozenset({"nested"}), onnx=_onnx,
     )
-)  # fmt: skip
+)

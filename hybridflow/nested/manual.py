@@ -16,7 +16,7 @@ from hybridflow.backend.collectives import LOWERED_FOR
 from hybridflow.core import structures
 from hybridflow.core.context import current
 from hybridflow.core.dispatch import bind, run_raw
-from hybridflow.core.errors import ArgumentTypeError, LayoutError, message
+from hybridflow.core.errors import ArgumentTypeError, LayoutError
 from hybridflow.core.functions import as_traced
 from hybridflow.core.mesh import (
     Layout,
@@ -77,10 +77,8 @@ def shard_map(
         Tensor(3., dtype=float32)
     """
     if not callable(fn) or not isinstance(cast(object, mesh), Mesh):
-        raise ArgumentTypeError(
-            message("shard_map: takes a function and a hf.Mesh", got=f"{fn!r}, {mesh!r}"[:80],
-                    hint='Write hf.shard_map(fn, hf.Mesh({"data": 8}), [("data",)], ()).')
-        )  # fmt: skip
+        raise ArgumentTypeError("shard_map: takes a function and a hf.Mesh", got=f"{fn!r}, {mesh!r}"[:80],
+                                hint='Write hf.shard_map(fn, hf.Mesh({"data": 8}), [("data",)], ()).')
     for layout in structures.leaves((list(in_layouts), out_layouts), is_leaf=is_layout):
         check_axes(checked_layout(layout, "shard_map"), mesh, "shard_map")
     name = getattr(fn, "__name__", "shard_map")
@@ -88,16 +86,11 @@ def shard_map(
     def mapped(*args: Any) -> Any:
         around = getattr(current().tracer, "mesh", None)
         if current().tracer is not None and (around is None or not around.stands_for(mesh)):
-            raise LayoutError(
-                message(f"shard_map: it is for {mesh}, and the function that calls it is compiled for "
-                        f"{around or 'one device'}", hint="Pass mesh= to hf.compile, the same one.")
-            )  # fmt: skip
+            raise LayoutError(f"shard_map: it is for {mesh}, and the function that calls it is compiled for "
+                              f"{around or 'one device'}", hint="Pass mesh= to hf.compile, the same one.")
         if len(args) != len(in_layouts):
-            raise LayoutError(
-                message(f"shard_map: {len(in_layouts)} layouts for {len(args)} arguments",
-                        got=f"{name}{tuple(in_layouts)}",
-                        hint="Give one for each argument.")
-            )  # fmt: skip
+            raise LayoutError(f"shard_map: {len(in_layouts)} layouts for {len(args)} arguments",
+                              got=f"{name}{tuple(in_layouts)}", hint="Give one for each argument.")
         leaves, tree = structures.flatten(args)
         tensors = [as_tensor(leaf) for leaf in leaves]
         layouts = [one for arg, given in zip(args, in_layouts, strict=True) for one in _spread(given, arg, "argument")]
@@ -154,10 +147,8 @@ def _spread(given: Any, value: Any, what: str) -> list[Layout]:
     else:
         layouts, structure = structures.flatten(given, is_leaf=is_layout)
         if structure != tree:
-            raise LayoutError(
-                message(f"shard_map: the layouts of the {what} have another structure", got=f"{structure} for {tree}",
-                        hint="Give a layout for each tensor, or one for all.")
-            )  # fmt: skip
+            raise LayoutError(f"shard_map: the layouts of the {what} have another structure",
+                              got=f"{structure} for {tree}", hint="Give a layout for each tensor, or one for all.")
     for layout, leaf in zip(layouts, leaves, strict=True):
         check_rank(layout, np.shape(leaf) if not hasattr(leaf, "shape") else leaf.shape, f"shard_map: {what}")
     return [checked_layout(layout, f"shard_map: {what}") for layout in layouts]
@@ -181,10 +172,10 @@ def _require_same(graph: Graph, inputs: Sequence[Layout], outputs: Sequence[Layo
         extra = differs[node, output] - _axes(layout) - {name for name, size in mesh.shape.items() if size == 1}
         if extra:
             raise LayoutError(
-                message(f"shard_map: result {index} differs along {sorted(extra)}, and its layout does not name that",
-                        got=f"layout {layout} of {node.spec(output)} made at {node.location}",
-                        hint="Reduce it with hf.distribute.psum or pmean, gather it, or name the axis.")
-            )  # fmt: skip
+                f"shard_map: result {index} differs along {sorted(extra)}, and its layout does not name that",
+                got=f"layout {layout} of {node.spec(output)} made at {node.location}",
+                hint="Reduce it with hf.distribute.psum or pmean, gather it, or name the axis."
+            )
 
 
 def _differing(graph: Graph, inputs: Sequence[frozenset[str]]) -> dict[Edge, frozenset[str]]:
@@ -229,10 +220,8 @@ def _kernel(*xs: Any, graph: Graph, mesh: Mesh, inputs: tuple[Layout, ...], outp
         if node.op.has("collective"):
             return _across(node.op, values, attrs, mesh)
         if any([one.op.has("collective") for nested in nested_graphs(node) for one in nested.walk()]):
-            raise LayoutError(
-                message(f"shard_map: {node.op.name} has collectives inside, at {node.location}",
-                        hint="Eager code cannot run these: compile the caller for the mesh.")
-            )  # fmt: skip
+            raise LayoutError(f"shard_map: {node.op.name} has collectives inside, at {node.location}",
+                              hint="Eager code cannot run these: compile the caller for the mesh.")
         made = [run_raw(node.op, [value[i] for value in values], attrs) for i in range(mesh.size)]
         return made if len(node.outputs) == 1 else list(zip(*made, strict=True))
 
@@ -343,7 +332,7 @@ def _copies(layout: Layout, mesh: Mesh) -> int:
 def _vjp(
     F: Any, g: Any, y: Any, *xs: Any, wanted: Mask, graph: Graph, mesh: Mesh, inputs: tuple[Layout, ...],
     outputs: tuple[Layout, ...],
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     del y
     gs = list(g) if isinstance(g, tuple) else [g]
     given = tuple([one is not None for one in gs])
@@ -354,7 +343,7 @@ def _vjp(
     made = F.manual(
         *xs, *[one for one in gs if one is not None], graph=backward.graph, mesh=mesh, inputs=(*inputs, *layouts),
         outputs=tuple([one for one, has in zip(inputs, backward.present, strict=True) if has]),
-    )  # fmt: skip
+    )
     several = iter(made if isinstance(made, tuple | list) else (made,))
     return [next(several) if has else None for has in backward.present]
 

@@ -153,10 +153,10 @@ class Buffers:
                 for i in self.shared[s] for at in [plan.reads[s][i]]
             ]
             for s in range(count)
-        ]  # fmt: skip
+        ]
         self.weights = Slots(per_chunk)
         slots = [dict(zip([plan.reads[s][i] for i in self.shared[s]], self.weights.of[s], strict=True))
-                 for s in range(count)]  # fmt: skip
+                 for s in range(count)]
         self.assigned = [tuple([slots[s][at] for at in plan.assigns[s]]) for s in range(count)]
         self.when = {action: tick for tick, _, action in self.schedule.actions()}
         self._place(backward)
@@ -214,7 +214,7 @@ class Buffers:
             (self.acts, self.act_counts, lambda s: range(plan.results(s))),
             (self.cots, self.cot_counts, lambda s: self.back[s]),
             (self.kept, self.kept_counts, lambda s: range(plan.ends(s)[2], len(plan.stages[s].outputs))),
-        )  # fmt: skip
+        )
         for slots, counts, outputs in moving:
             divided = [1] * len(slots.keys)
             for stage, row in enumerate(slots.of if parts else ()):

@@ -51,7 +51,7 @@ class _State(NamedTuple):
 def run_program(
     plan: Plan, xs: Sequence[Any], backward: tuple[Graph, ...] = (), present: tuple[Mask, ...] = (), given: Mask = (),
     g: Any = None,
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     """Return the mean loss, the checks, the assigned values and the given inputs' gradients, as jax computes them.
 
     Args:
@@ -85,7 +85,7 @@ def run_program(
         body, mesh=plan.mesh.of_jax, in_specs=(split, *specs, *[whole] * (g is not None)),
         out_specs=[*[whole] * first, *[specs[index] for index in wanted]], check_vma=False,
         axis_names={plan.axis} if others else set(plan.mesh.axes),
-    )  # fmt: skip
+    )
     made = list(mapped(np.arange(plan.devices, dtype=np.int32), *values))
     return [*made[:first], *[jnp.reshape(one, xs[at].shape) for one, at in zip(made[first:], wanted, strict=True)]]
 
@@ -93,7 +93,7 @@ def run_program(
 def run_plainly(
     plan: Plan, xs: Sequence[Any], run: Callable[[Graph, Sequence[Any]], Sequence[Any]],
     backward: tuple[Graph, ...] = (), present: tuple[Mask, ...] = (), given: Mask = (), g: Any = None,
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     """Return what `run_program` does, by a loop over micro-batches and stages.
 
     Args:
@@ -229,7 +229,7 @@ class _Run:
             layout.acts.of[stage], layout.acts.of[stage - 1] if stage else (), layout.cots.of[stage],
             layout.cots.of[stage - 1] if stage else (), layout.kept.of[stage], layout.weights.of[stage],
             self.present[stage] if backward else (),
-        )  # fmt: skip
+        )
 
     def __call__(self, device: Any, values: Sequence[Any]) -> list[Any]:
         plan, layout = self.plan, self.layout
@@ -239,12 +239,12 @@ class _Run:
         self.own = self._own_weights(device)
         branches = [self._waiting, *[self._branch(action) for _, action in sorted(self.first_of.items())]]
         tables = [self.branch, self.number, layout.act_reads, layout.act_writes, layout.cot_reads, layout.cot_writes,
-                  layout.kept_at]  # fmt: skip
+                  layout.kept_at]
         mine = [lax.dynamic_index_in_dim(jnp.asarray(one), device, 1, keepdims=False) for one in tables]
         arrived = tuple([
             tuple([jnp.zeros((count, *key[0]), key[1]) for key, count in zip(slots.keys, counts, strict=True)])
             for slots, counts in ((layout.acts, layout.act_counts), (layout.cots, layout.cot_counts))
-        ])  # fmt: skip
+        ])
 
         def tick(carry: Any, now: Any) -> Any:
             (acts, cots), state = carry
@@ -278,7 +278,7 @@ class _Run:
             like = next(one for one in cases if one is not None)
             filled = [jnp.zeros(like.shape, like.dtype) if one is None else one for one in cases]
             chosen.append(lax.select_n(device.astype(np.int32), *filled) if len(filled) != 2 else
-                          lax.select(device == 0, *filled))  # fmt: skip
+                          lax.select(device == 0, *filled))
         return chosen
 
     def _split(self, slot: int) -> int | None:
@@ -303,7 +303,7 @@ class _Run:
             else constrained(jnp.zeros((plan.parts, *key[1]), _wide(key[2])), plan.rows) if split
             else jnp.zeros(key[1], _wide(key[2]))
             for key, one, split in zip(layout.weights.keys, self._differentiated(), self.split, strict=True)
-        ]  # fmt: skip
+        ]
         rows = [jnp.zeros(self.values[index].shape, self.values[index].dtype) for index in self.rows_given]
         loss = plan.stages[-1].output_specs[0].dtype
         checks = jnp.ones((len(plan.stages) // plan.devices, max(plan.checks)), bool)
@@ -333,7 +333,7 @@ class _Run:
         """Return what a stage reads besides activations, for a micro-batch."""
         plan, taken = self.plan, iter(self.layout.weights.of[stage])
         mine = [state.assigned[slot] if slot in self.layout.assigned[stage] else one
-                for slot, one in enumerate(self.own)]  # fmt: skip
+                for slot, one in enumerate(self.own)]
         found = [(at, self.values[at] if at < plan.given else mine[next(taken)]) for at in plan.reads[stage]]
         return [_row(one, number, 1) if at < plan.cut else one for at, one in found]
 
@@ -455,7 +455,7 @@ class _Run:
                 sums[at] = one if at not in sums else sums[at] + one
         sums.update({
             index: lax.psum(one, plan.axis) for index, one in zip(self.rows_given, state.rows, strict=True)
-        })  # fmt: skip
+        })
         return [sums[index].astype(self.values[index].dtype) for index, has in enumerate(self.given) if has]
 
 
@@ -468,7 +468,7 @@ def _form(graph: Graph) -> Any:
             (node.op, tuple([(numbers[one], index) for one, index in edges_of(node)]),
              frozenset([(name, _attr_form(value)) for name, value in node.attrs.items()]))
             for node in graph.nodes
-        ]  # fmt: skip
+        ]
         outputs = tuple([(numbers[node], index) for node, index in graph.outputs])
         known = graph.executables["form"] = (tuple(map(key_of, graph.input_specs)), tuple(nodes), outputs)
     return known

@@ -60,7 +60,7 @@ def _axes_of_einsum(node: Node, parts: int) -> Axes | None:
 
 _SUMMED: dict[Any, Callable[[Node, int], Axes | None]] = {
     sum_op.op: _axes_of_sum, matmul.op: _axes_of_product, einsum.op: _axes_of_einsum, index_add.op: _axes_of_additions,
-}  # fmt: skip
+}
 """Operations whose result is the sum of their results for parts of the inputs, and along which axes these are cut."""
 
 
@@ -108,7 +108,7 @@ def late_nodes(graph: Graph, outputs: Sequence[int], parts: int) -> set[Node]:
             if all([one in found and _is_linear(one) for one in readers[node] if one is not None])
             and None not in readers[node]
             and (summed_axes(node, parts) is not None or edges_of(node)[0][0] in found)
-        }  # fmt: skip
+        }
         if kept == found:
             return found
         found = kept

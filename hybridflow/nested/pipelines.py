@@ -63,12 +63,12 @@ def _split(
     """
     given = tuple([
         index < results and is_differentiable(spec.dtype) for index, spec in enumerate(graph.output_specs)
-    ])  # fmt: skip
+    ])
     joint = differentiate_anew(graph, given, wanted)
     inputs = joint.graph.inputs[: len(graph.inputs)]
     before = {*joint.forward_nodes, *inputs}
     own: set[Node] = {node for node, shared in zip(inputs, [False] * activations + list(kept_out), strict=True)
-                      if not shared}  # fmt: skip
+                      if not shared}
     for node in joint.forward_nodes:
         if any([edge[0] in own for edge in edges_of(node)]):
             own.add(node)
@@ -178,7 +178,7 @@ def _vjp(F: Any, g: Any, y: Any, *xs: Any, wanted: Mask, **attrs: Any) -> list[A
     made = F.pipeline_gradient(
         cotangent, *xs, **{**attrs, "stages": stages.forward}, backward=stages.backward, present=stages.present,
         given=tuple(given),
-    )  # fmt: skip
+    )
     gradients = iter(made[1 + sum(plan.checks) + sum(map(len, plan.assigns)) :])
     return [next(gradients) if has else None for has in given]
 

@@ -111,7 +111,7 @@ def _mentions(value: Any, symbol: str) -> bool:
         return False
     if type(value) is Dim:
         return any([atom == symbol if isinstance(atom, str) else _mentions(atom, symbol)
-                    for monomial in value.terms for atom in monomial])  # fmt: skip
+                    for monomial in value.terms for atom in monomial])
     if isinstance(value, Opaque):
         return _mentions((value.left, value.right), symbol)
     if type(value) is SizeFloat:

@@ -18,7 +18,7 @@ from hybridflow.autodiff.transform import SplitGradient, split_gradient
 from hybridflow.core import structures
 from hybridflow.core.context import current
 from hybridflow.core.dims import Dim
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError
 from hybridflow.core.functions import as_body
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.op import No, Op, Reach, Saves, register
@@ -188,37 +188,27 @@ def _carrying(traced: Traced, written: Written, carry: int, state: list[Tensor],
 
 def _pair(result: Any) -> tuple[Any, Any]:
     if not isinstance(result, tuple) or len(cast("tuple[Any, ...]", result)) != 2:
-        raise ArgumentTypeError(
-            message("scan: the function must return (carry, y)", got=f"a {type(result).__name__}")
-        )
+        raise ArgumentTypeError("scan: the function must return (carry, y)", got=f"a {type(result).__name__}")
     return cast("tuple[Any, Any]", result)
 
 
 def _common_length(sequences: list[Tensor], length: Any) -> Any:
     if length is not None and (isinstance(length, bool) or not isinstance(length, int | Dim) or length < 0):
-        raise ArgumentError(
-            message(f"scan: length={describe(length)} is no number of steps",
-                    hint="Pass a whole number; a loop whose length is a tensor is `for i in range(n)`.")
-        )  # fmt: skip
+        raise ArgumentError(f"scan: length={describe(length)} is no number of steps",
+                            hint="Pass a whole number; a loop whose length is a tensor is `for i in range(n)`.")
     if not sequences:
         if length is not None:
             return length
-        raise ArgumentError(
-            message("scan: there is nothing to run over", hint="Pass at least one tensor as xs, or length=.")
-        )
+        raise ArgumentError("scan: there is nothing to run over", hint="Pass at least one tensor as xs, or length=.")
     for tensor in sequences:
         if not tensor.shape:
-            raise ShapeError(message("scan: a tensor of shape () has no leading axis", got=str(tensor.spec)))
+            raise ShapeError("scan: a tensor of shape () has no leading axis", got=str(tensor.spec))
         if tensor.shape[0] != sequences[0].shape[0]:
-            raise ShapeError(
-                message(f"scan: leading sizes differ: {sequences[0].shape[0]} and {tensor.shape[0]}",
-                        got=", ".join(str(t.spec) for t in sequences))
-            )  # fmt: skip
+            raise ShapeError(f"scan: leading sizes differ: {sequences[0].shape[0]} and {tensor.shape[0]}",
+                             got=", ".join(str(t.spec) for t in sequences))
     if length is not None and length != sequences[0].shape[0]:
-        raise ShapeError(
-            message(f"scan: length={length}, but xs has {sequences[0].shape[0]} rows",
-                    got=", ".join(str(t.spec) for t in sequences), hint="Leave length out.")
-        )  # fmt: skip
+        raise ShapeError(f"scan: length={length}, but xs has {sequences[0].shape[0]} rows",
+                         got=", ".join(str(t.spec) for t in sequences), hint="Leave length out.")
     return sequences[0].shape[0]
 
 
@@ -269,7 +259,7 @@ def run_rows(
         state, position, rows = step(number, state)
         kept = tuple([
             lax.dynamic_update_index_in_dim(buffer, row, position, 0) for buffer, row in zip(kept, rows, strict=True)
-        ])  # fmt: skip
+        ])
         return number + np.int32(1), state, kept
 
     number, state, kept = lax.while_loop(lambda v: go_on(v[0], v[1]), body, (jnp.int32(0), init, buffers))
@@ -485,4 +475,4 @@ SCAN = register(
         saves=Saves(x="all", hidden=_hidden, expose=_exposed, depends=_depends), samples=TESTED,
         traits=frozenset({"nested"}), onnx=_onnx,
     )
-)  # fmt: skip
+)

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Any, NamedTuple
 
 from hybridflow.backend.files import write_text
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 
@@ -147,20 +147,18 @@ def pipeline_schedule(
         using Megatron-LM", 2021, section 2.2.
     """
     if name not in SCHEDULES:
-        raise ArgumentError(message(f"pipeline: schedule={name!r} is not one of {list(SCHEDULES)}"))
+        raise ArgumentError(f"pipeline: schedule={name!r} is not one of {list(SCHEDULES)}")
     devices = stages if devices is None else devices
     for what, number in (("stages", stages), ("microbatches", microbatches), ("devices", devices)):
         if type(number) is not int:
-            raise ArgumentTypeError(message(f"pipeline: {what} is a {type(number).__name__}", got=repr(number)[:80],
-                                            hint="Give an integer."))  # fmt: skip
+            raise ArgumentTypeError(f"pipeline: {what} is a {type(number).__name__}", got=repr(number)[:80],
+                                    hint="Give an integer.")
         if number < 1:
-            raise ArgumentError(message(f"pipeline: {what}={number}", hint="Give 1 or more."))
+            raise ArgumentError(f"pipeline: {what}={number}", hint="Give 1 or more.")
     if stages % devices or (stages > devices and name != "interleaved"):
         many = " or a multiple of it" if name == "interleaved" else ""
-        raise ArgumentError(
-            message(f"pipeline: {stages} stages for {devices} devices along the axis", got=f"schedule={name!r}",
-                    hint=f"Give {devices} stages{many}" + ("." if many else ', or schedule="interleaved".'))
-        )  # fmt: skip
+        raise ArgumentError(f"pipeline: {stages} stages for {devices} devices along the axis", got=f"schedule={name!r}",
+                            hint=f"Give {devices} stages{many}" + ("." if many else ', or schedule="interleaved".'))
     return _made(name, stages, microbatches, devices, forward_only)
 
 

@@ -21,7 +21,6 @@ from hybridflow.core.errors import (
     IndexRangeError,
     MutationError,
     ShapeError,
-    message,
 )
 from hybridflow.core.node import Where, format_where, user_place
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
@@ -67,12 +66,10 @@ class TensorArray:
 
     def __init__(self, dtype: Any, size: Any, shape: tuple[int, ...] | None = None) -> None:
         if not isinstance(size, int | Dim) or isinstance(size, bool):
-            raise ArgumentTypeError(
-                message("TensorArray: size must be an integer", got=f"size={size!r}",
-                        hint="Pass the number of elements.")
-            )  # fmt: skip
+            raise ArgumentTypeError("TensorArray: size must be an integer", got=f"size={size!r}",
+                                    hint="Pass the number of elements.")
         if size < 0:
-            raise ArgumentError(message("TensorArray: size must not be negative", got=f"size={size}"))
+            raise ArgumentError("TensorArray: size must not be negative", got=f"size={size}")
         self._dtype = as_dtype(dtype)
         self._size = size
         self._buffer = None if shape is None else PUBLIC.full((size, *shape), 0, dtype=self._dtype)
@@ -130,15 +127,14 @@ class TensorArray:
         has_dtype = isinstance(value, Tensor | Variable) or hasattr(value, "dtype")
         tensor = as_tensor(value) if has_dtype else asarray(value, dtype=self._dtype)
         if tensor.dtype != self._dtype:
-            raise DTypeError(
-                message(f"TensorArray.write: the value is {tensor.dtype}, the array {self._dtype}",
-                        got=f"{self}.write({index}, {tensor.spec})", hint=f"Cast it with .astype(hf.{self._dtype}).")
-            )  # fmt: skip
+            raise DTypeError(f"TensorArray.write: the value is {tensor.dtype}, the array {self._dtype}",
+                             got=f"{self}.write({index}, {tensor.spec})",
+                             hint=f"Cast it with .astype(hf.{self._dtype}).")
         if self._buffer is not None and tensor.shape != self.shape:
             raise ShapeError(
-                message(f"TensorArray.write: the value has shape {tensor.shape}, the array's elements {self.shape}",
-                        got=f"{self}.write({index}, {tensor.spec})", hint="All elements have one shape.")
-            )  # fmt: skip
+                f"TensorArray.write: the value has shape {tensor.shape}, the array's elements {self.shape}",
+                got=f"{self}.write({index}, {tensor.spec})", hint="All elements have one shape."
+            )
         position = self._position("write", index)
         buffer = self._buffer
         if buffer is None:
@@ -195,17 +191,14 @@ class TensorArray:
         self._check("unstack")
         tensor = as_tensor(value)
         if tensor.dtype != self._dtype:
-            raise DTypeError(
-                message(f"TensorArray.unstack: the value is {tensor.dtype}, the array {self._dtype}",
-                        got=f"{self}.unstack({tensor.spec})", hint=f"Cast it with .astype(hf.{self._dtype}).")
-            )  # fmt: skip
+            raise DTypeError(f"TensorArray.unstack: the value is {tensor.dtype}, the array {self._dtype}",
+                             got=f"{self}.unstack({tensor.spec})", hint=f"Cast it with .astype(hf.{self._dtype}).")
         fits = tensor.shape and tensor.shape[0] == self._size and self.shape in (None, tensor.shape[1:])
         if not fits:
             wanted = f"({self._size}, {'...' if self.shape is None else ', '.join(map(str, self.shape))})"
-            raise ShapeError(
-                message(f"TensorArray.unstack: the value has shape {tensor.shape}, the array takes {wanted}",
-                        got=f"{self}.unstack({tensor.spec})", hint="Make the array with the size of the first axis.")
-            )  # fmt: skip
+            raise ShapeError(f"TensorArray.unstack: the value has shape {tensor.shape}, the array takes {wanted}",
+                             got=f"{self}.unstack({tensor.spec})",
+                             hint="Make the array with the size of the first axis.")
         result = self._make(self._dtype, self._size, tensor)
         self._written = (_scope(), user_place(1))
         return result
@@ -213,26 +206,22 @@ class TensorArray:
     def _filled(self, method: str) -> Any:
         if self._buffer is None:
             raise ShapeError(
-                message(f"TensorArray.{method}: nothing was written yet, so the shape of the elements is not known",
-                        got=f"{self}.{method}()", hint="Write first, or make the array with shape=.")
-            )  # fmt: skip
+                f"TensorArray.{method}: nothing was written yet, so the shape of the elements is not known",
+                got=f"{self}.{method}()", hint="Write first, or make the array with shape=."
+            )
         return self._buffer
 
     def _position(self, method: str, index: Any) -> Any:
         """Return an index as an int in range, or as an integer tensor of shape ()."""
         if type(index) is int:
             if not -self._size <= index < self._size:
-                raise IndexRangeError(
-                    message(f"TensorArray.{method}: index {index} is out of range for {self._size} elements",
-                            got=f"{self}.{method}({index})", hint="Make the array with a larger size=.")
-                )  # fmt: skip
+                raise IndexRangeError(f"TensorArray.{method}: index {index} is out of range for {self._size} elements",
+                                      got=f"{self}.{method}({index})", hint="Make the array with a larger size=.")
             return index
         tensor = as_tensor(index)
         if tensor.shape != () or tensor.dtype.kind not in "iu":
-            raise ArgumentTypeError(
-                message(f"TensorArray.{method}: the index must be an integer", got=str(tensor.spec),
-                        hint="Pass an integer, or an integer tensor of shape ().")
-            )  # fmt: skip
+            raise ArgumentTypeError(f"TensorArray.{method}: the index must be an integer", got=str(tensor.spec),
+                                    hint="Pass an integer, or an integer tensor of shape ().")
         return tensor
 
     def _check(self, method: str) -> None:
@@ -243,11 +232,8 @@ class TensorArray:
         if _concerns(scope, _scope()):
             place = "" if where is None else f" at {format_where(where)}"
             raise MutationError(
-                message(
-                    f"TensorArray.{method}: this array was written{place}, and the result of that was dropped",
-                    got=f"{self}.{method}",
-                    hint="A write returns the new array: use `array = array.write(index, value)`.",
-                )
+                f"TensorArray.{method}: this array was written{place}, and the result of that was dropped",
+                got=f"{self}.{method}", hint="A write returns the new array: use `array = array.write(index, value)`."
             )
 
 

@@ -18,7 +18,7 @@ from hybridflow.ir.graph import Graph
 _COMPARISONS: dict[tuple[bool, ...], tuple[int, bool]] = {
     (True, False, False): (1, False), (True, True, False): (1, True),
     (False, False, True): (-1, False), (False, True, True): (-1, True),
-}  # fmt: skip
+}
 """The comparisons with a counter, by their results for 0 and 1, 1 and 1, 1 and 0.
 
 Each has the direction in which the counter must count, and whether the limit is included.

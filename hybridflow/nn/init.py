@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hybridflow.core.dtypes import as_dtype, float32
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.ops.generator_default import SEEDS
 
 Array = np.ndarray[Any, Any]
@@ -55,7 +55,7 @@ def seed(seed: int | None = None) -> None:
         True
     """
     if seed is not None and seed < 0:
-        raise ArgumentError(message(f"seed: {seed} is negative", hint="Use an integer from 0 on."))
+        raise ArgumentError(f"seed: {seed} is negative", hint="Use an integer from 0 on.")
     with _STREAM.lock:
         _STREAM.seed(seed)
 
@@ -217,4 +217,4 @@ __all__ = [
     "constant", "glorot_normal", "glorot_uniform", "he_normal", "he_uniform", "kaiming_normal", "kaiming_uniform",
     "lecun_normal", "lecun_uniform", "normal", "ones", "orthogonal", "seed", "truncated_normal", "uniform",
     "xavier_normal", "xavier_uniform", "zeros",
-]  # fmt: skip
+]

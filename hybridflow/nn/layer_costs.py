@@ -75,7 +75,7 @@ def rows_of(calls: ModuleCalls, traced: Graph, sizes: Sizes | None) -> tuple[Lay
             own.integer, own.activations,
         )
         for number, (path, module, own) in enumerate(zip(_paths(calls), calls.modules, sums, strict=True))
-    ]  # fmt: skip
+    ]
     if any([outside.macs, outside.flops, outside.integer, outside.activations]):
         rows.append(LayerRow("", "", "", 0, outside.macs, outside.flops, outside.integer, outside.activations))
     return tuple(rows)

@@ -21,7 +21,7 @@ def _lines(module: Any, name: str, around: tuple[Any, ...]) -> list[str]:
         return [f"{label}{type(module).__name__}(...)"]
     inside = [
         line for key, value in vars(module).items() for line in _inside(key, value, (*around, module))
-    ]  # fmt: skip
+    ]
     own = module.extra_repr()
     settings = [one for one in settings_of(module, own) if "=" in one]  # those without a default are its own text
     head = f"{label}{type(module).__name__}({', '.join([own, *settings] if own else settings)}"

@@ -11,7 +11,7 @@ from typing import Any, cast
 from hybridflow.core.attached import attached
 from hybridflow.core.context import current, is_tracing, made_once
 from hybridflow.core.dtypes import as_dtype, float32, float64
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeWarning, LayoutError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeWarning, LayoutError, ShapeError
 from hybridflow.core.functions import Whole
 from hybridflow.core.mesh import checked_layout
 from hybridflow.core.node import user_place_from, warn_at
@@ -51,9 +51,8 @@ def require_size(layer: Any, name: str, x: Any, axis: int, make: Callable[[Any, 
     try:
         size = shape[axis]
     except IndexError:
-        raise ShapeError(
-            message(f"{label(layer)}: the input has {len(shape)} axes, too few to have one of {name}", got=str(x.spec))
-        ) from None
+        raise ShapeError(f"{label(layer)}: the input has {len(shape)} axes, too few to have one of {name}",
+                         got=str(x.spec)) from None
     if getattr(layer, name) is None:
         _build(layer, name, size, make)
     if x.dtype is float64 and layer not in _TOLD:
@@ -62,11 +61,9 @@ def require_size(layer: Any, name: str, x: Any, axis: int, make: Callable[[Any, 
     known = attached("read_attr")(layer, name) if is_tracing() else getattr(layer, name)
     if size == known:
         return
-    raise ShapeError(
-        message(f"{label(layer)}: the input has size {size} along axis {axis}, the layer was made for {known}",
-                got=f"{label(layer)}({x.spec}) with {name}={known}",
-                hint=f"Make the layer with {name}={size}, or leave the size out: the first call then gives it.")
-    )  # fmt: skip
+    raise ShapeError(f"{label(layer)}: the input has size {size} along axis {axis}, the layer was made for {known}",
+                     got=f"{label(layer)}({x.spec}) with {name}={known}",
+                     hint=f"Make the layer with {name}={size}, or leave the size out: the first call then gives it.")
 
 
 def _tell_of_float64(layer: Any) -> None:
@@ -99,10 +96,8 @@ def within(layer: Any, lengths: Any, batch: int, size: int) -> Tensor:
     """
     given = integer_labels(label(layer), lengths)
     if given.shape != (batch,):
-        raise ShapeError(
-            message(f"{label(layer)}: lengths have shape {given.shape}, not ({batch},)", got=str(given.spec),
-                    hint="Give the number of places that count, for each row of the batch.")
-        )  # fmt: skip
+        raise ShapeError(f"{label(layer)}: lengths have shape {given.shape}, not ({batch},)", got=str(given.spec),
+                         hint="Give the number of places that count, for each row of the batch.")
     fit = all_of((given >= 0) & (given <= size))
     require(fit, ArgumentError, f"{label(layer)}: a length is not from 0 to {size}", lambda: str(given.tolist())[:120])
     return arange(size, dtype=given.dtype) < given[:, None]
@@ -117,10 +112,8 @@ def unsized(layer: Any) -> bool:
 def _build(layer: Any, name: str, size: Any, make: Callable[[Any, int], None]) -> None:
     """Make a layer's parameters at its first call."""
     if getattr(layer, "_copied", None) is not None:
-        raise ArgumentError(
-            message(f"{label(layer)}: its size is not known yet, and this is a copy with other values in it",
-                    got=f"{name}={size}", hint="Give the size, or call the model itself once before.")
-        )  # fmt: skip
+        raise ArgumentError(f"{label(layer)}: its size is not known yet, and this is a copy with other values in it",
+                            got=f"{name}={size}", hint="Give the size, or call the model itself once before.")
     with _LOCK:
         if getattr(layer, name) is None:  # no other thread came first
             make_parameters(layer, int(size), make)
@@ -160,10 +153,8 @@ def layouts_for(layer: str, given: Any, presets: dict[str, dict[str, tuple[Any, 
         mapping = cast("Mapping[str, Any]", given)
         return {name: checked_layout(layout, f"{layer}: {name!r}") for name, layout in mapping.items()}
     kinds = " or ".join([f'"{kind}:AXIS"' for kind in presets])
-    raise LayoutError(
-        message(f"{layer}: layouts is {kinds}, or a mapping of parameters to layouts", got=f"layouts={given!r}",
-                hint='AXIS is an axis of the mesh, such as "model".')
-    )  # fmt: skip
+    raise LayoutError(f"{layer}: layouts is {kinds}, or a mapping of parameters to layouts", got=f"layouts={given!r}",
+                      hint='AXIS is an axis of the mesh, such as "model".')
 
 
 def along(x: Tensor, variable: Any, axis: Any, dim: int) -> Tensor:
@@ -196,11 +187,9 @@ def require_axes(layer: Any, x: Any) -> None:
     if type(layer.window) is int:
         layer.window = (layer.window,) * count
     if count != len(layer.window):
-        raise ShapeError(
-            message(f"{label(layer)}: the input has {max(count, 0)} spatial axes, the window {len(layer.window)}",
-                    got=f"{label(layer)}({x.spec}) with window={layer.window}",
-                    hint="The input is (n, channels, *spatial); an example alone needs x[None].")
-        )  # fmt: skip
+        raise ShapeError(f"{label(layer)}: the input has {max(count, 0)} spatial axes, the window {len(layer.window)}",
+                         got=f"{label(layer)}({x.spec}) with window={layer.window}",
+                         hint="The input is (n, channels, *spatial); an example alone needs x[None].")
 
 
 def in_and_out(layer: str, sizes: tuple[Any, ...], more: int = 0) -> tuple[Any, ...]:
@@ -213,14 +202,10 @@ def in_and_out(layer: str, sizes: tuple[Any, ...], more: int = 0) -> tuple[Any, 
     """
     count = 1 + more
     if len(sizes) not in (count, count + 1):
-        raise ArgumentTypeError(
-            message(f"{layer}: {count} or {count + 1} sizes are given by position, not {len(sizes)}",
-                    got=f"{layer}({', '.join(map(repr, sizes))})", hint="Options are given by name.")
-        )  # fmt: skip
+        raise ArgumentTypeError(f"{layer}: {count} or {count + 1} sizes are given by position, not {len(sizes)}",
+                                got=f"{layer}({', '.join(map(repr, sizes))})", hint="Options are given by name.")
     made = sizes if len(sizes) > count else (None, *sizes)
     for size in made[: len(made) - more]:
         if size is not None and (type(size) is not int or size < 1):
-            raise ArgumentError(
-                message(f"{layer}: a size is a positive integer", got=f"{layer}({', '.join(map(repr, sizes))})")
-            )
+            raise ArgumentError(f"{layer}: a size is a positive integer", got=f"{layer}({', '.join(map(repr, sizes))})")
     return made

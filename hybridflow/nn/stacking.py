@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from hybridflow.core.context import made_once
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 from hybridflow.core.functions import Whole
 from hybridflow.core.variable import Variable
 from hybridflow.nn.tree import found_in
@@ -40,10 +40,10 @@ def stack(models: Sequence[M]) -> M:
     """
     models = list(models)
     if not models:
-        raise ArgumentError(message("stack: there are no models", hint="Give a list of at least one."))
+        raise ArgumentError("stack: there are no models", hint="Give a list of at least one.")
     for model in models:
         if not isinstance(model, Whole):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ArgumentTypeError(message(f"stack: a {type(model).__name__} is no module", got=repr(model)[:80]))
+            raise ArgumentTypeError(f"stack: a {type(model).__name__} is no module", got=repr(model)[:80])
     contents = [found_in(model, buffers=True) for model in models]
     first = contents[0]
     for number, other in enumerate(contents[1:], 1):
@@ -52,10 +52,10 @@ def stack(models: Sequence[M]) -> M:
         if other.plan != first.plan or mine != its:
             path = next((path for path in {**mine, **its} if mine.get(path) != its.get(path)), None)
             raise ArgumentError(
-                message(f"stack: models 0 and {number} have different structures",
-                        got="options that differ" if path is None else f"{path}: {mine.get(path)} and {its.get(path)}",
-                        hint="Make all of them by the same code with the same sizes.")
-            )  # fmt: skip
+                f"stack: models 0 and {number} have different structures",
+                got="options that differ" if path is None else f"{path}: {mine.get(path)} and {its.get(path)}",
+                hint="Make all of them by the same code with the same sizes."
+            )
     with made_once():
         leaves = [
             Variable(
@@ -63,5 +63,5 @@ def stack(models: Sequence[M]) -> M:
                 requires_grad=one._notes is not None,
             )
             for number, (path, one) in enumerate(zip(first.plan.names, first.leaves, strict=True))
-        ]  # fmt: skip
+        ]
     return first.plan.made(leaves, whole=True)

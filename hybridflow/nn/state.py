@@ -12,7 +12,7 @@ import numpy as np
 from hybridflow.core.assignments import assign_all
 from hybridflow.core.attached import attached
 from hybridflow.core.context import is_tracing, made_once
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError
 from hybridflow.core.tensor import as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nested.checkpoint_policies import checked_policy
@@ -58,17 +58,15 @@ def register_buffer(module: Any, name: str, value: Any) -> Variable:
 
 def _require_eager(what: str) -> None:
     if is_tracing():
-        raise TraceError(
-            message(f"{what}: a compiled function would do it when it is traced, and not at every call",
-                    hint="Do it before the call; the function is traced once per mode.")
-        )  # fmt: skip
+        raise TraceError(f"{what}: a compiled function would do it when it is traced, and not at every call",
+                         hint="Do it before the call; the function is traced once per mode.")
 
 
 def set_mode(module: Any, mode: Any) -> None:
     """Set training or evaluation mode for a module and all modules in it."""
     _require_eager("train" if mode else "eval")
     if type(mode) is not bool:
-        raise ArgumentTypeError(message("train: mode is True or False", got=repr(mode)[:80]))
+        raise ArgumentTypeError("train: mode is True or False", got=repr(mode)[:80])
     for one in tree.found_in(module).modules.values():
         one.training = mode
 
@@ -80,10 +78,9 @@ def set_trainable(module: Any, pattern: str, trainable: bool) -> None:
     known = named_parameters(module)
     matching = [one for path, one in known.items() if fnmatchcase(path, pattern)]
     if not matching:
-        raise ArgumentError(
-            message(f"{what}: no parameter matches {pattern!r}", got=_listed([*known]) or "a module without parameters",
-                    hint="Paths are dotted, such as \"blocks.0.*\"; sizes that are not known have none yet.")
-        )  # fmt: skip
+        raise ArgumentError(f"{what}: no parameter matches {pattern!r}",
+                            got=_listed([*known]) or "a module without parameters",
+                            hint="Paths are dotted, such as \"blocks.0.*\"; sizes that are not known have none yet.")
     for one in matching:
         one.trainable = trainable
 
@@ -95,10 +92,8 @@ def set_recomputed(module: Any, pattern: str, policy: Any) -> None:
     known = named_modules(module)
     matching = [path for path in known if fnmatchcase(path, pattern)]
     if not matching:
-        raise ArgumentError(
-            message(f"recompute: no module matches {pattern!r}", got=_listed([*map(repr, known)]),
-                    hint='Paths are dotted, such as "blocks.0"; "" is the model itself.')
-        )  # fmt: skip
+        raise ArgumentError(f"recompute: no module matches {pattern!r}", got=_listed([*map(repr, known)]),
+                            hint='Paths are dotted, such as "blocks.0"; "" is the model itself.')
     for path in matching:
         if not any(path != outer and path.startswith(f"{outer}." if outer else "") for outer in matching):
             known[path].recomputed = policy
@@ -131,9 +126,7 @@ def load_state_dict(module: Any, values: Any, strict: bool, mapping: Any) -> Non
     """Assign parameters and buffers, all or none."""
     _require_eager("load_state_dict")
     if not isinstance(values, Mapping):
-        raise ArgumentTypeError(
-            message("load_state_dict: the values are a mapping from paths", got=type(values).__name__)
-        )
+        raise ArgumentTypeError("load_state_dict: the values are a mapping from paths", got=type(values).__name__)
     known, modules = _variables(module), tree.found_in(module).modules
     values = {path: value for path, value in values.items() if not _is_pytorchs_count(path, known)}
     if mapping is not None:
@@ -142,11 +135,9 @@ def load_state_dict(module: Any, values: Any, strict: bool, mapping: Any) -> Non
     for path, one in modules.items():
         for name, value in one.__dict__.items():
             if value is None and (where := f"{path}.{name}" if path else name) in values:
-                raise ArgumentError(
-                    message(f"load_state_dict: the sizes of {type(one).__name__} {path!r} are not known yet",
-                            got=f"{where}: {np.shape(values[where])}",
-                            hint="Give the sizes, or call the model once before.")
-                )  # fmt: skip
+                raise ArgumentError(f"load_state_dict: the sizes of {type(one).__name__} {path!r} are not known yet",
+                                    got=f"{where}: {np.shape(values[where])}",
+                                    hint="Give the sizes, or call the model once before.")
     hint = None if mapping is not None or known.keys() == values.keys() else attached("step_for")(values, modules)
     assign_all(known, values, what="load_state_dict", strict=strict, hint=hint)
 
@@ -165,7 +156,5 @@ def deep_copy(whole: Any, memo: dict[int, Any]) -> Any:
 
 def not_pickled(whole: Any, named: str = "model") -> Exception:
     """Return the error for pickling a module or optimizer: reading a pickle runs code."""
-    return ArgumentTypeError(
-        message(f"pickle: {type(whole).__name__} is not pickled, its values are saved",
-                hint=f"Use hf.save(path, {named}) and hf.load(path, into={named}).")
-    )  # fmt: skip
+    return ArgumentTypeError(f"pickle: {type(whole).__name__} is not pickled, its values are saved",
+                             hint=f"Use hf.save(path, {named}) and hf.load(path, into={named}).")

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from hybridflow.analysis.cost import CostReport
 from hybridflow.analysis.layers import LayerRow, layer_table
-from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentTypeError
 from hybridflow.core.functions import Whole
 from hybridflow.core.module_calls import module_calls
 from hybridflow.core.report import Report
@@ -80,7 +80,7 @@ def summary(model: Any, *specs: Any) -> Summary:
         )
     """
     if not isinstance(model, Whole):
-        raise ArgumentTypeError(message(f"summary: a {type(model).__name__} is no module", got=repr(model)[:80]))
+        raise ArgumentTypeError(f"summary: a {type(model).__name__} is no module", got=repr(model)[:80])
     by_path = named(model)
     values: list[Any] = [*by_path.leaves, *by_path.buffers.values()]
     copied: Any = copy.deepcopy(model, {id(one): one for one in values})

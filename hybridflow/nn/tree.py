@@ -120,7 +120,7 @@ class Plan:
             self._key = tuple([
                 (one.type, one.training, tuple([(name, _key(part)) for name, part in one.parts.items()]))
                 for one in self.modules
-            ])  # fmt: skip
+            ])
         return self._key
 
     def __eq__(self, other: object) -> bool:

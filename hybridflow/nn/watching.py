@@ -139,9 +139,9 @@ class Watch(Report):
 
     def __init__(self, model: Any, pattern: str, history: int) -> None:
         if is_tracing():
-            raise TraceError(message("watch: inside of a compiled function", hint="Watch the model before the call."))
+            raise TraceError("watch: inside of a compiled function", hint="Watch the model before the call.")
         if history < 1:
-            raise ArgumentError(message(f"watch: history={history}, which is less than 1"))
+            raise ArgumentError(f"watch: history={history}, which is less than 1")
         modules = named(model).modules
         known = [*modules]
         for path, one in modules.items():
@@ -150,10 +150,9 @@ class Watch(Report):
         matching = [path for path in known if fnmatch.fnmatchcase(path, pattern)]
         if not matching:
             more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
-            raise ArgumentError(
-                message(f"watch: no module matches {pattern!r}", got=", ".join(map(repr, known[:_SHOWN])) + more,
-                        hint='Paths are dotted, such as "blocks.0.*"; "" is the model itself.')
-            )  # fmt: skip
+            raise ArgumentError(f"watch: no module matches {pattern!r}",
+                                got=", ".join(map(repr, known[:_SHOWN])) + more,
+                                hint='Paths are dotted, such as "blocks.0.*"; "" is the model itself.')
         self._watched = {path: _Watched(path, history) for path in matching}
         self._local = {id(one): path for path, one in modules.items()}
         self._model = model  # while it lives, the identities above are its modules'
@@ -214,7 +213,7 @@ class Watch(Report):
                 "watch: gradients with respect to what modules return are not seen, since a compiled function calls "
                 "the modules and the tape is outside of it", got=paths,
                 hint="Take the gradient in the compiled function, next to the call of the model.",
-            )  # fmt: skip
+            )
             warn_at(user_place(), text, WatchWarning)
         self._asked = [path for path, _ in waiting]
         return [tensor for _, tensor in waiting]
@@ -244,9 +243,8 @@ class Watch(Report):
             ArgumentError: it is not watched.
         """
         if path not in self._watched:
-            raise ArgumentError(
-                message(f"watch: {path!r} is not watched", hint=f"Watched are {', '.join(map(repr, self._watched))}.")
-            )
+            raise ArgumentError(f"watch: {path!r} is not watched",
+                                hint=f"Watched are {', '.join(map(repr, self._watched))}.")
         one = self._watched[path]
         results = one.results.read()
         figures = {name: results[:, column] for column, name in enumerate(FIGURES)}

@@ -10,7 +10,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32
-from hybridflow.core.errors import IndexRangeError, ShapeError, message
+from hybridflow.core.errors import IndexRangeError, ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import (
@@ -45,10 +45,8 @@ def _along_shapes(name: str, x: TensorSpec, indices: TensorSpec, axis: int, shap
     if len(indices.shape) != len(shape) or any(
         a != b for i, (a, b) in enumerate(zip(indices.shape, shape, strict=True)) if i != axis
     ):
-        raise ShapeError(
-            message(f"{name}: indices of shape {indices.shape} for a tensor of shape {shape}",
-                    got=call_text(name, x, indices), hint=f"All sizes but that of axis {axis} must be equal.")
-        )  # fmt: skip
+        raise ShapeError(f"{name}: indices of shape {indices.shape} for a tensor of shape {shape}",
+                         got=call_text(name, x, indices), hint=f"All sizes but that of axis {axis} must be equal.")
 
 
 def _take_along_infer(x: TensorSpec, indices: TensorSpec, *, axis: int) -> TensorSpec:
@@ -138,10 +136,9 @@ def take_along_axis(x: TensorLike, indices: TensorLike, /, axis: int = -1, **oth
         return respelled(take_along_axis, locals())
     tensor, indices_ = as_tensor(x), as_tensor(indices)
     if tensor.ndim != indices_.ndim:
-        raise ShapeError(
-            message(f"take_along_axis: a tensor of {tensor.ndim} dimensions and indices of {indices_.ndim}",
-                    got=call_text("take_along_axis", tensor.spec, indices_.spec), hint="Both need the same number.")
-        )  # fmt: skip
+        raise ShapeError(f"take_along_axis: a tensor of {tensor.ndim} dimensions and indices of {indices_.ndim}",
+                         got=call_text("take_along_axis", tensor.spec, indices_.spec),
+                         hint="Both need the same number.")
     along = normalize_axis("take_along_axis", axis, tensor.ndim)
     off = [1 if i == along else size for i, size in enumerate(tensor.shape)]
     common = broadcast_shapes("take_along_axis", tuple(off), (*indices_.shape[:along], 1, *indices_.shape[along + 1 :]))
@@ -159,10 +156,8 @@ def _add_along_infer(x: TensorSpec, indices: TensorSpec, *, axis: int, size: Any
     shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
     _along_shapes("add_along_axis", x, indices, axis, shape)
     if x.shape != indices.shape:
-        raise ShapeError(
-            message(f"add_along_axis: values of shape {x.shape} and indices of shape {indices.shape}",
-                    got=call_text("add_along_axis", x, indices), hint="Give one value per index.")
-        )  # fmt: skip
+        raise ShapeError(f"add_along_axis: values of shape {x.shape} and indices of shape {indices.shape}",
+                         got=call_text("add_along_axis", x, indices), hint="Give one value per index.")
     return make_spec(shape, x.dtype)
 
 

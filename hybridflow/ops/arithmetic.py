@@ -28,7 +28,7 @@ from hybridflow.ops.xla_algebra import product
     np.add, lax.add,
     vjp=of_operands(lambda F, g, y, a, b: g, lambda F, g, y, a, b: g),
     traits=("commutative", "unit_minus_zero", "shift"), method="__add__ __radd__", onnx="Add",
-)  # fmt: skip
+)
 def add(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Add elementwise.
 
@@ -55,7 +55,7 @@ def add(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     vjp=lambda F, g, y, x: (g,),
     samples=lambda rng: [*unary_samples()(rng), Sample((np.array([0.0, -0.0, np.nan], np.float32),), gradient=False)],
     traits=("idempotent", "inner"), ulp=0, onnx=lambda o, x: o.Where(o.Equal(x, 0), 0, x),
-)  # fmt: skip
+)
 def plus_zero(x: TensorLike, /) -> Tensor:
     """Add 0.0 to every element: -0.0 becomes 0.0, and the rest stays.
 
@@ -79,7 +79,7 @@ def plus_zero(x: TensorLike, /) -> Tensor:
     np.subtract, lax.sub,
     vjp=of_operands(lambda F, g, y, a, b: g, lambda F, g, y, a, b: -g), traits=("unit_zero", "shift"),
     method="__sub__ __rsub__", onnx="Sub",
-)  # fmt: skip
+)
 def subtract(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Subtract elementwise.
 
@@ -105,7 +105,7 @@ def subtract(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     np.multiply, product,
     vjp=of_operands(lambda F, g, y, a, b: g * b, lambda F, g, y, a, b: g * a), saves=Saves(x=(0, 1), each="others"),
     traits=("commutative", "unit_one", "product"), method="__mul__ __rmul__", onnx="Mul",
-)  # fmt: skip
+)
 def multiply(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Multiply elementwise.
 
@@ -131,7 +131,7 @@ def multiply(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     np.negative, lax.neg,
     vjp=lambda F, g, y, x: (-g,), traits=("involution",), method="__neg__", ulp=0,
     onnx=lambda o, x: o.Neg(x) if x.dtype.kind != "u" else 0 - x,
-)  # fmt: skip
+)
 def negative(x: TensorLike, /) -> Tensor:
     """Change the sign of every element; unsigned and smallest integers wrap.
 

@@ -46,7 +46,7 @@ _bitwise = Kind(_BITS, operands=2, vjp=_NO_BITS, flops=no_flops, ulp=0, samples=
 @_bitwise(
     np.bitwise_and, of_bits(lax.bitwise_and),
     traits=("commutative",), method="__and__ __rand__", onnx=_bits_onnx("BitwiseAnd", "And"),
-)  # fmt: skip
+)
 def bitwise_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Combine bits elementwise: set where both are.
 
@@ -71,7 +71,7 @@ def bitwise_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 @_bitwise(
     np.bitwise_or, of_bits(lax.bitwise_or),
     traits=("commutative", "unit_zero"), method="__or__ __ror__", onnx=_bits_onnx("BitwiseOr", "Or"),
-)  # fmt: skip
+)
 def bitwise_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Combine bits elementwise: set where at least one is.
 
@@ -96,7 +96,7 @@ def bitwise_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 @_bitwise(
     np.bitwise_xor, lax.bitwise_xor,
     traits=("commutative", "unit_zero"), method="__xor__ __rxor__", onnx=_bits_onnx("BitwiseXor", "Xor"),
-)  # fmt: skip
+)
 def bitwise_xor(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Combine bits elementwise: set where exactly one is.
 

@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import bool_
-from hybridflow.core.errors import ArgumentTypeError, DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentTypeError, DTypeError, ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Each, Sample, Saves, op
 from hybridflow.ops.common import (
@@ -39,13 +39,12 @@ from hybridflow.ops.common import (
 
 def _where_infer(condition: TensorSpec, a: TensorSpec, b: TensorSpec) -> TensorSpec:
     if condition.dtype != bool_:
-        raise DTypeError(
-            message(f"where: the condition is {condition.dtype}, not bool", got=call_text("where", condition, a, b),
-                    hint="Compare it with something, or cast it with .astype(hf.bool).")
-        )  # fmt: skip
+        raise DTypeError(f"where: the condition is {condition.dtype}, not bool",
+                         got=call_text("where", condition, a, b),
+                         hint="Compare it with something, or cast it with .astype(hf.bool).")
     if a.dtype != b.dtype:
         text = f"where: dtypes differ: {a.dtype} and {b.dtype}"
-        raise DTypeError(message(text, got=call_text("where", condition, a, b)))
+        raise DTypeError(text, got=call_text("where", condition, a, b))
     return make_spec(broadcast_shapes("where", condition.shape, a.shape, b.shape), a.dtype)
 
 
@@ -112,9 +111,9 @@ def where(condition: TensorLike, x1: TensorLike | None = None, x2: TensorLike | 
     """
     if x1 is None or x2 is None:
         raise ArgumentTypeError(
-            message("where: it takes elements of two tensors, and is not given them", got="hf.where(condition)",
-                    hint="Write hf.where(condition, x, y); the positions where it holds are hf.nonzero(condition).")
-        )  # fmt: skip
+            "where: it takes elements of two tensors, and is not given them", got="hf.where(condition)",
+            hint="Write hf.where(condition, x, y); the positions where it holds are hf.nonzero(condition)."
+        )
     return bind(where.op, (as_tensor(condition), *promote(x1, x2)))
 
 

@@ -14,7 +14,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION
-from hybridflow.core.errors import LayoutError, message
+from hybridflow.core.errors import LayoutError
 from hybridflow.core.op import No, Op, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor
@@ -30,10 +30,8 @@ def _resized(x: TensorSpec, changes: dict[int, tuple[int, int]]) -> TensorSpec:
     shape: list[Any] = list(x.shape)
     for dim, (times, over) in changes.items():
         if shape[dim] * times % over:
-            raise LayoutError(
-                message(f"shard_map: dimension {dim} of size {shape[dim]} cannot be divided by {over}", got=str(x),
-                        hint="Pad it, or choose another dimension.")
-            )  # fmt: skip
+            raise LayoutError(f"shard_map: dimension {dim} of size {shape[dim]} cannot be divided by {over}",
+                              got=str(x), hint="Pad it, or choose another dimension.")
         shape[dim] = shape[dim] * times // over
     return make_spec(tuple(shape), x.dtype)
 
@@ -69,7 +67,7 @@ def _record(name: str, kernel: Any, lower: Any, infer: Any, vjp: Any) -> Callabl
     op = register(
         Op(name, kernel, lower, infer, vjp, flops=no_flops, samples=_TESTED, traits=frozenset({"collective", "inner"}),
            public=run, onnx=_ONNX)
-    )  # fmt: skip
+    )
     return run
 
 

@@ -27,7 +27,7 @@ from hybridflow.core.dtypes import (
     promote_types,
     weak_dtype,
 )
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, AxisError, DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, AxisError, DTypeError, ShapeError
 from hybridflow.core.op import REGISTRY, Bad, Each, Op, Sample
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
@@ -175,9 +175,9 @@ def normalize_axis(op: str, axis: Any, ndim: int) -> int:
     number = int(axis)
     if not -ndim <= number < ndim:
         raise AxisError(
-            message(f"{op}: axis {number} is out of range for {ndim} dimensions",
-                    hint=f"Use an axis from {-ndim} to {ndim - 1}." if ndim else "A tensor of shape () has no axes.")
-        )  # fmt: skip
+            f"{op}: axis {number} is out of range for {ndim} dimensions",
+            hint=f"Use an axis from {-ndim} to {ndim - 1}." if ndim else "A tensor of shape () has no axes."
+        )
     return number % ndim
 
 
@@ -194,7 +194,7 @@ def normalize_axes(op: str, axis: Any, ndim: int) -> tuple[int, ...]:
     axes = axis if isinstance(axis, list | tuple) else (axis,)
     normal = [normalize_axis(op, one, ndim) for one in axes]
     if len(set(normal)) != len(normal):
-        raise ShapeError(message(f"{op}: axis {axis} names an axis twice", hint="Name each axis once."))
+        raise ShapeError(f"{op}: axis {axis} names an axis twice", hint="Name each axis once.")
     return tuple(sorted(normal))
 
 
@@ -208,9 +208,8 @@ def require_no_truth(op: str, option: str, value: Any) -> None:
         ArgumentTypeError: one of the two.
     """
     if isinstance(value, bool | np.bool_):
-        raise ArgumentTypeError(
-            message(f"{op}: {option}={value} is no number", hint=f"Write {option}={int(value)} if that is meant.")
-        )
+        raise ArgumentTypeError(f"{op}: {option}={value} is no number",
+                                hint=f"Write {option}={int(value)} if that is meant.")
 
 
 def truth(op: str, option: str, value: Any) -> bool:
@@ -223,9 +222,8 @@ def truth(op: str, option: str, value: Any) -> bool:
         return value
     if isinstance(value, int | np.integer | np.bool_) and value in (0, 1):
         return bool(value)
-    raise ArgumentTypeError(
-        message(f"{op}: {option}={describe(value)} is neither True nor False", hint=f"Use {option}=True or False.")
-    )
+    raise ArgumentTypeError(f"{op}: {option}={describe(value)} is neither True nor False",
+                            hint=f"Use {option}=True or False.")
 
 
 def one_of(op: str, option: str, value: Any, choices: Sequence[str]) -> Any:
@@ -236,9 +234,7 @@ def one_of(op: str, option: str, value: Any, choices: Sequence[str]) -> Any:
     """
     if value in choices:
         return value
-    raise ArgumentError(
-        message(f"{op}: {option}={value!r} is none of {', '.join(map(repr, choices))}", hint="Use one of them.")
-    )
+    raise ArgumentError(f"{op}: {option}={value!r} is none of {', '.join(map(repr, choices))}", hint="Use one of them.")
 
 
 # -- shapes -------------------------------------------------------------------------------------------------------
@@ -276,13 +272,8 @@ def _no_broadcast(op: str, shapes: Sequence[Shape], size: Size, other: Size, axi
     if (type(size) is int) != (type(other) is int):
         known, open_size = (size, other) if type(size) is int else (other, size)
         hint = f"{open_size} is any size: declare it as {known}, or give the other that size, as hf.zeros_like does."
-    return ShapeError(
-        message(
-            f"{op}: shapes do not broadcast: size {size} against {other} on axis {axis}",
-            got=f"{op}({', '.join(str(tuple(s)) for s in shapes)})",
-            hint=hint,
-        )
-    )
+    return ShapeError(f"{op}: shapes do not broadcast: size {size} against {other} on axis {axis}",
+                      got=f"{op}({', '.join(str(tuple(s)) for s in shapes)})", hint=hint)
 
 
 def call_text(op: str, *specs: TensorSpec) -> str:
@@ -299,13 +290,8 @@ def require_kind(op: str, kinds: Iterable[str], *specs: TensorSpec) -> None:
     kinds = tuple(kinds)
     for spec in specs:
         if kind_of(spec.dtype) not in kinds:
-            raise DTypeError(
-                message(
-                    f"{op}: does not take {spec.dtype}, only {', '.join(kinds)}",
-                    got=call_text(op, *specs),
-                    hint="Cast it with .astype(...).",
-                )
-            )
+            raise DTypeError(f"{op}: does not take {spec.dtype}, only {', '.join(kinds)}", got=call_text(op, *specs),
+                             hint="Cast it with .astype(...).")
 
 
 NUMERIC = ("int", "uint", "float", "complex")
@@ -333,9 +319,7 @@ def pointwise(
         dtype = specs[0].dtype
         for spec in specs[1:]:
             if spec.dtype != dtype:
-                raise DTypeError(
-                    message(f"{op}: dtypes differ: {dtype} and {spec.dtype}", got=call_text(op, *specs))
-                )
+                raise DTypeError(f"{op}: dtypes differ: {dtype} and {spec.dtype}", got=call_text(op, *specs))
         shape = specs[0].shape if len(specs) == 1 else broadcast_shapes(op, *[spec.shape for spec in specs])
         return make_spec(shape, fixed or dtype)
 
@@ -537,4 +521,4 @@ __all__ = [
     "unary_samples",
     "unbroadcast",
     "widened",
-]  # fmt: skip
+]

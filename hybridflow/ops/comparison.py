@@ -77,7 +77,7 @@ def equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 @_equality(
     np.not_equal, lax.ne,
     traits=("commutative", "order"), method="__ne__", onnx=lambda o, a, b: o.Not(o.Equal(a, b)),
-)  # fmt: skip
+)
 def not_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compare elementwise for difference; NaN differs from everything.
 
@@ -123,7 +123,7 @@ def less(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 @_order(
     np.less_equal, lambda a, b: lax.le(hidden(a, b) if is_floating(a.dtype) else a, b),
     traits=("order",), method="__le__", onnx="LessOrEqual",
-)  # fmt: skip
+)
 def less_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compare elementwise whether the first is smaller or equal; NaN never is.
 
@@ -170,7 +170,7 @@ def greater(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 @_order(
     np.greater_equal, lambda a, b: lax.ge(a, hidden(b, a) if is_floating(a.dtype) else b),
     traits=("order",), method="__ge__", onnx="GreaterOrEqual",
-)  # fmt: skip
+)
 def greater_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compare elementwise whether the first is larger or equal; NaN never is.
 
@@ -345,7 +345,7 @@ _classification = Kind(ANY, bool_, vjp=_NOT_SMOOTH, ulp=0, samples=_kind_samples
 @_classification(
     np.isnan, _exact(lambda x: lax.ne(x, x), False),
     onnx=lambda o, x: o.IsNaN(x) if is_floating(x.dtype) else never(o, x),
-)  # fmt: skip
+)
 def isnan(x: TensorLike, /) -> Tensor:
     """Say which elements are NaN.
 
@@ -366,7 +366,7 @@ def isnan(x: TensorLike, /) -> Tensor:
 @_classification(
     np.isfinite, _exact(_parts(lax.is_finite, lax.bitwise_and), True),
     onnx=lambda o, x: o.Not(o.Or(o.IsNaN(x), o.IsInf(x)) if is_floating(x.dtype) else never(o, x)),
-)  # fmt: skip
+)
 def isfinite(x: TensorLike, /) -> Tensor:
     """Say which elements are neither NaN nor infinite.
 
@@ -387,7 +387,7 @@ def isfinite(x: TensorLike, /) -> Tensor:
 @_classification(
     np.isinf, _exact(_parts(lambda x: lax.abs(x) == np.inf, lax.bitwise_or), False),
     onnx=lambda o, x: o.IsInf(x) if is_floating(x.dtype) else never(o, x),
-)  # fmt: skip
+)
 def isinf(x: TensorLike, /) -> Tensor:
     """Say which elements are infinite.
 
@@ -408,4 +408,4 @@ def isinf(x: TensorLike, /) -> Tensor:
 __all__ = [
     "equal", "greater", "greater_equal", "isfinite", "isinf", "isnan", "less", "less_equal", "logical_and",
     "logical_not", "logical_or", "logical_xor", "not_equal",
-]  # fmt: skip
+]

@@ -119,7 +119,7 @@ class LaxPart:
         return lax.mul(*[
             lax.broadcast_in_dim(lax.transpose(x, _axes(term, own)), shape, _axes(pair.result, own))
             for x, term, own in ((a, term_a, pair.batch + pair.left), (b, term_b, pair.batch + pair.right))
-        ])  # fmt: skip
+        ])
 
 
 def _single(part: Any, x: Any, term: str, keep: str) -> tuple[Any, str]:

@@ -20,7 +20,7 @@ from hybridflow.core.dtypes import (
     int32,
     kind_of,
 )
-from hybridflow.core.errors import ArgumentTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentTypeError, ShapeError
 from hybridflow.core.keywords import plain
 from hybridflow.core.node import user_place
 from hybridflow.core.op import Bad, Op, Sample, Stops, op
@@ -55,7 +55,7 @@ def _full_infer(*, shape: Shape, fill_value: Any, dtype: Any) -> TensorSpec:
     del fill_value
     for size in shape:
         if not isinstance(size, Dim) and size < 0:
-            raise ShapeError(message(f"full: {size} is not a size", got=f"shape={shape}", hint="Use sizes from 0 on."))
+            raise ShapeError(f"full: {size} is not a size", got=f"shape={shape}", hint="Use sizes from 0 on.")
     return make_spec(shape, dtype)
 
 
@@ -147,10 +147,8 @@ def _one_shape(name: str, shape: Any, sizes: tuple[Any, ...]) -> Any:
     """
     for size in sizes:
         if not isinstance(size, int | np.integer | Dim):
-            raise ArgumentTypeError(
-                message(f"{name}: {size!r} is not a size", got=f"{name}({shape!r}, {size!r})",
-                        hint=f"A dtype is given by keyword: hf.{name}(shape, dtype=dtype).")
-            )  # fmt: skip
+            raise ArgumentTypeError(f"{name}: {size!r} is not a size", got=f"{name}({shape!r}, {size!r})",
+                                    hint=f"A dtype is given by keyword: hf.{name}(shape, dtype=dtype).")
     return (shape, *sizes) if sizes else shape
 
 
@@ -331,9 +329,8 @@ def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = Non
         Tensor([0., 1., 2.], dtype=float64)
     """
     if not hasattr(x, "__dlpack__"):
-        raise ArgumentTypeError(
-            message(f"from_dlpack: a {type(x).__name__} has no __dlpack__", hint="Use hf.asarray for other values.")
-        )
+        raise ArgumentTypeError(f"from_dlpack: a {type(x).__name__} has no __dlpack__",
+                                hint="Use hf.asarray for other values.")
     return asarray(x, device=device, copy=copy)
 
 
@@ -382,7 +379,7 @@ def _eye_onnx(o: Any, *, rows: Any, columns: Any, offset: int, dtype: Any) -> An
 def eye(
     n_rows: int, n_cols: int | None = None, /, k: int = 0, *, dtype: Any = None, device: DeviceLike = None,
     **other: Any,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Make a matrix with ones on a diagonal and zeros elsewhere.
 
     Args:
@@ -424,4 +421,4 @@ def bind_on(device: DeviceLike, op: Op, attrs: dict[str, Any]) -> Tensor:
 __all__ = [
     "bind_on", "empty", "empty_like", "eye", "from_dlpack", "full", "full_like", "ones", "ones_like", "zeros",
     "zeros_like",
-]  # fmt: skip
+]

@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32, float64, kind_of
-from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, No, Sample, Saves, op
 from hybridflow.ops.arithmetic import subtract
@@ -114,10 +114,8 @@ def cumulative_prod(
     include_initial = truth("cumulative_prod", "include_initial", include_initial)
     tensor = accumulator(as_tensor(x), dtype)
     if axis is None and tensor.ndim != 1:
-        raise ShapeError(
-            message(f"cumulative_prod: needs an axis, there are {tensor.ndim} dimensions", got=str(tensor.spec),
-                    hint="Give axis=...")
-        )  # fmt: skip
+        raise ShapeError(f"cumulative_prod: needs an axis, there are {tensor.ndim} dimensions", got=str(tensor.spec),
+                         hint="Give axis=...")
     along = normalize_axis("cumulative_prod", 0 if axis is None else axis, tensor.ndim)
     total = as_asked(bind(cumulative_prod.op, (tensor,), {"axis": along}), dtype)
     if not include_initial:
@@ -164,7 +162,7 @@ def diff(
     tensor = as_tensor(x)
     along = normalize_axis("diff", axis, tensor.ndim)
     if n < 0:
-        raise ArgumentError(message(f"diff: {n} times", hint="Use 0 or more."))
+        raise ArgumentError(f"diff: {n} times", hint="Use 0 or more.")
     parts = [part for part in (prepend, tensor, append) if part is not None]
     if len(parts) > 1:
         tensor = concat(promote(*parts), axis=along)

@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dims import Dim, same_size
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.errors import ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, op
 from hybridflow.ops.common import Tensor, TensorLike, TensorSpec, as_tensor, call_text, make_spec, no_flops, normals
@@ -32,10 +32,8 @@ def _length(rows: Any, columns: Any, offset: int) -> Any:
 
 def _diagonal_infer(x: TensorSpec, *, offset: int) -> TensorSpec:
     if len(x.shape) < 2:
-        raise ShapeError(
-            message(f"diagonal: needs 2 dimensions at least, there are {len(x.shape)}", got=call_text("diagonal", x),
-                    hint="Pass a matrix or a stack of them.")
-        )  # fmt: skip
+        raise ShapeError(f"diagonal: needs 2 dimensions at least, there are {len(x.shape)}",
+                         got=call_text("diagonal", x), hint="Pass a matrix or a stack of them.")
     rows, columns = x.shape[-2:]
     return make_spec((*x.shape[:-2], _length(rows, columns, offset)), x.dtype)
 
@@ -71,7 +69,7 @@ def _diagonal_onnx(o: Any, x: Any, *, offset: int) -> Any:
     flat = o.reshape(x, (*x.shape[:-2], rows * columns))
     begin = row * columns + column
     return sliced(o, flat, [*[(0, one, 1) for one in x.shape[:-2]], (begin, size, columns + 1)],
-                  (*x.shape[:-2], rows * columns))  # fmt: skip
+                  (*x.shape[:-2], rows * columns))
 
 
 @op(
@@ -114,10 +112,9 @@ def diagonal(x: TensorLike, /, offset: int = 0, **other: Unpack[Other]) -> Tenso
 def _embed_infer(x: TensorSpec, *, rows: Any, columns: Any, offset: int) -> TensorSpec:
     expected = _length(rows, columns, offset)
     if not x.shape or not (same_size(x.shape[-1], expected) or x.shape[-1] == expected):
-        raise ShapeError(
-            message(f"embed_diagonal: a diagonal of shape {x.shape} where one of {expected} elements is needed",
-                    got=call_text("embed_diagonal", x), hint=f"The matrix is {rows} by {columns}, offset {offset}.")
-        )  # fmt: skip
+        raise ShapeError(f"embed_diagonal: a diagonal of shape {x.shape} where one of {expected} elements is needed",
+                         got=call_text("embed_diagonal", x),
+                         hint=f"The matrix is {rows} by {columns}, offset {offset}.")
     return make_spec((*x.shape[:-1], rows, columns), x.dtype)
 
 

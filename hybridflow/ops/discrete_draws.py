@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, bool_, int32, kind_of, uint32, uint64
-from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError
 from hybridflow.core.op import Bad, Sample, Stops, op
 from hybridflow.ops.blocks import drawn, each_for_itself, mapped, parts, rows_of
 from hybridflow.ops.common import (
@@ -128,19 +128,14 @@ def random_integers(state: TensorLike, low: int, high: int, shape: Shape, dtype:
     """Draw integers from `low` up to but without `high`."""
     result_dtype = as_dtype(dtype)
     if kind_of(result_dtype) not in ("int", "uint"):
-        raise DTypeError(
-            message(f"integers: draws integers, not {result_dtype}", hint="Pass dtype=hf.int32, for example.")
-        )
+        raise DTypeError(f"integers: draws integers, not {result_dtype}", hint="Pass dtype=hf.int32, for example.")
     info = np.iinfo(result_dtype)
     if not low < high:
-        raise ArgumentError(
-            message(f"integers: low must be less than high, got {low} and {high}", hint="`high` itself is never drawn.")
-        )
+        raise ArgumentError(f"integers: low must be less than high, got {low} and {high}",
+                            hint="`high` itself is never drawn.")
     if low < info.min or high - 1 > info.max:
-        raise ArgumentError(
-            message(f"integers: {result_dtype} holds {info.min} to {info.max}, not {low} to {high - 1}",
-                    hint="Choose a wider dtype.")
-        )  # fmt: skip
+        raise ArgumentError(f"integers: {result_dtype} holds {info.min} to {info.max}, not {low} to {high - 1}",
+                            hint="Choose a wider dtype.")
     word = uint64 if result_dtype.itemsize == 8 else uint32
     modulus = 2 ** (word.itemsize * 8)
     start, span = np.asarray(low % modulus, word), np.asarray((high - low) % modulus, word)
@@ -205,9 +200,7 @@ def _categorical_kernel(state: Any, logits: Any, *, shape: Shape) -> Any:
 
 def _require_classes(logits: Any) -> None:
     if not logits.shape or logits.shape[-1] == 0:
-        raise ShapeError(
-            message("categorical: logits need a last axis of at least one class", got=f"categorical({logits})")
-        )
+        raise ShapeError("categorical: logits need a last axis of at least one class", got=f"categorical({logits})")
 
 
 def _categorical_infer(state: TensorSpec, logits: TensorSpec, *, shape: Shape) -> TensorSpec:
@@ -215,10 +208,8 @@ def _categorical_infer(state: TensorSpec, logits: TensorSpec, *, shape: Shape) -
     _require_classes(logits)
     batch = logits.shape[:-1]
     if broadcast_shapes("categorical", tuple(shape), batch) != tuple(shape):
-        raise ShapeError(
-            message(f"categorical: logits of batch shape {batch} do not fit draws of shape {tuple(shape)}",
-                    hint="The shape must end in the batch shape of the logits.")
-        )  # fmt: skip
+        raise ShapeError(f"categorical: logits of batch shape {batch} do not fit draws of shape {tuple(shape)}",
+                         hint="The shape must end in the batch shape of the logits.")
     return make_spec(tuple(shape), int32)
 
 

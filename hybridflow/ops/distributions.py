@@ -13,7 +13,7 @@ from jax import lax
 from hybridflow.backend.host import subnormals_flushed
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, int32, kind_of
-from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError
 from hybridflow.core.op import Bad, Sample, Saves, Stops, op
 from hybridflow.ops.blocks import drawn, each_for_itself, mapped, parts, rows_of
 from hybridflow.ops.common import (
@@ -57,10 +57,8 @@ def _infer(name: str, ends: int = 0) -> Callable[..., TensorSpec]:
         batches = [other.shape[: len(other.shape) - ends] for other in others]
         met = broadcast_shapes(name, tuple(shape), *batches)
         if met != tuple(shape):
-            raise ShapeError(
-                message(f"{name}: parameters of shape {met} do not fit draws of shape {tuple(shape)}",
-                        hint="Ask for the shape in which the parameters broadcast.")
-            )  # fmt: skip
+            raise ShapeError(f"{name}: parameters of shape {met} do not fit draws of shape {tuple(shape)}",
+                             hint="Ask for the shape in which the parameters broadcast.")
         return make_spec(tuple(shape) + (others[0].shape[-ends:] if ends else ()), dtype)
 
     return infer
@@ -74,7 +72,7 @@ def integer_dtype(name: str, dtype: Any) -> Any:
     """
     checked = as_dtype(dtype)
     if kind_of(checked) not in ("int", "uint"):
-        raise DTypeError(message(f"{name}: draws integers, not {checked}", hint="Pass dtype=hf.int32, for example."))
+        raise DTypeError(f"{name}: draws integers, not {checked}", hint="Pass dtype=hf.int32, for example.")
     return checked
 
 
@@ -111,7 +109,7 @@ def _cauchy(bits: Any, working: Any) -> Any:
 # Each ends in a choice of signs or a magnitude, so that no product is left to be contracted with what comes next.
 _STANDARD = {
     "exponential": _exponential, "gumbel": _gumbel, "laplace": _laplace, "logistic": _logistic, "cauchy": _cauchy,
-}  # fmt: skip
+}
 
 
 def _standard_lower(state: Any, *, kind: str, shape: Shape, dtype: Any) -> Any:
@@ -257,9 +255,7 @@ def _dirichlet_kernel(state: Any, concentration: Any, *, shape: Shape, dtype: An
 
 def _require_some(concentration: Any) -> None:
     if not concentration.shape or concentration.shape[-1] == 0:
-        raise ShapeError(
-            message("dirichlet: concentrations need a last axis of at least one class", got=str(concentration))
-        )
+        raise ShapeError("dirichlet: concentrations need a last axis of at least one class", got=str(concentration))
 
 
 def _dirichlet_infer(state: TensorSpec, concentration: TensorSpec, *, shape: Shape, dtype: Any) -> TensorSpec:
@@ -357,10 +353,8 @@ def _normals(state: Any, *, shape: Shape, working: Any) -> Any:
 def _size_of(mean: Any, covariance: Any) -> int:
     sizes = (*mean.shape[-1:], *covariance.shape[-2:])
     if len(sizes) != 3 or any(size != sizes[0] for size in sizes):
-        raise ShapeError(
-            message("multivariate_normal: the covariance must be square, of the size of the mean",
-                    got=f"multivariate_normal({mean}, {covariance})")
-        )  # fmt: skip
+        raise ShapeError("multivariate_normal: the covariance must be square, of the size of the mean",
+                         got=f"multivariate_normal({mean}, {covariance})")
     return sizes[0]
 
 
@@ -541,14 +535,10 @@ def _choice_infer(state: TensorSpec, weights: TensorSpec, *, shape: Shape, repla
 
 def _require_choice(weights: Any, shape: Shape, replace: bool) -> None:
     if len(weights.shape) != 1 or weights.shape[0] == 0:
-        raise ShapeError(
-            message("choice: weights need one axis of at least one element", got=f"choice({weights})")
-        )
+        raise ShapeError("choice: weights need one axis of at least one element", got=f"choice({weights})")
     if not replace and math.prod(shape) > weights.shape[0]:
-        raise ArgumentError(
-            message(f"choice: {math.prod(shape)} of {weights.shape[0]} elements without replacement",
-                    hint="Draw fewer, or with replace=True.")
-        )  # fmt: skip
+        raise ArgumentError(f"choice: {math.prod(shape)} of {weights.shape[0]} elements without replacement",
+                            hint="Draw fewer, or with replace=True.")
 
 
 def _choice_samples(rng: np.random.Generator) -> Any:

@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32, is_integer
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.op import Bad, Each, Flat, Sample, Saves, op
 from hybridflow.core.operators import add_method
 from hybridflow.ops.common import (
@@ -85,7 +85,7 @@ def divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     np.reciprocal, lambda x: hidden_result(lax.div(np.ones((), x.dtype) if x.ndim == 0 else lax.full_like(x, 1), x)),
     vjp=lambda F, g, y, x: (-g * (y * y),), saves=Saves(y=True), samples=unary_samples(positives),
     traits=("full_precision",), ulp=1, onnx="Reciprocal",
-)  # fmt: skip
+)
 def reciprocal(x: TensorLike, /) -> Tensor:
     """Divide one by every element.
 
@@ -209,7 +209,7 @@ def _onnx_floats(o: Any, a: Any, b: Any) -> tuple[Any, Any]:
     _floor_divide_kernel, _divmod_lower(0),
     vjp=Flat("it is constant almost everywhere"), samples=_divmod_samples, method="__floordiv__ __rfloordiv__", ulp=1,
     onnx=_divmod_onnx(0),
-)  # fmt: skip
+)
 def floor_divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Divide elementwise and round down.
 
@@ -242,7 +242,7 @@ def floor_divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     ),
     saves=Saves(x=(0, 1), each=((), (0, 1))), samples=_divmod_samples, method="__mod__ __rmod__", ulp=1,
     onnx=_divmod_onnx(1),
-)  # fmt: skip
+)
 def remainder(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compute the remainder of `floor_divide`, which has the sign of the divisor.
 
@@ -273,7 +273,7 @@ def remainder(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     np.square, lambda x: product(x, x) if x.dtype.kind == "i" else lax.square(x),
     vjp=lambda F, g, y, x: (g * (2 * x),), saves=Saves(x=(0,)), traits=("full_precision",), method="square", ulp=0.5,
     onnx=lambda o, x: o.Mul(x, x),
-)  # fmt: skip
+)
 def square(x: TensorLike, /) -> Tensor:
     """Multiply every element by itself.
 
@@ -326,10 +326,8 @@ def _integer_power_samples(rng: np.random.Generator) -> Any:
 def _integer_power_infer(x: Any, *, exponent: int) -> Any:
     spec = pointwise("integer_power", NUMERIC)(x)
     if exponent < 0 and is_integer(x.dtype):
-        raise ArgumentError(
-            message(f"integer_power: integers have no power of the negative exponent {exponent}",
-                    got=call_text("integer_power", x), hint="Cast to a float first, or use hf.power.")
-        )  # fmt: skip
+        raise ArgumentError(f"integer_power: integers have no power of the negative exponent {exponent}",
+                            got=call_text("integer_power", x), hint="Cast to a float first, or use hf.power.")
     return spec
 
 
@@ -470,7 +468,7 @@ def _power_onnx(o: Any, a: Any, b: Any) -> Any:
     _power_kernel, _power_lower,
     vjp=Each(_power_of_base, _power_of_exponent), saves=Saves(x=(0, 1), y=True, each=((0, 1), (0, -1))),
     samples=_power_samples, traits=("full_precision",), method="__pow__ __rpow__", ulp=16, onnx=_power_onnx,
-)  # fmt: skip
+)
 def power(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Raise elementwise to a power.
 

@@ -16,7 +16,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, float32, float64, kind_of, uint32, uint64
-from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError
 from hybridflow.core.op import Bad, Sample, Saves, Stops, op
 from hybridflow.ops.blocks import drawn, each_for_itself
 from hybridflow.ops.common import (
@@ -56,10 +56,8 @@ def require_state(name: str, state: TensorSpec) -> None:
         ShapeError: another spec.
     """
     if state.dtype != uint32 or state.shape != (STATE_WORDS,):
-        raise ShapeError(
-            message(f"{name}: a generator's state is u32[{STATE_WORDS}], not {state}",
-                    hint="Draw through hf.random.Generator.")
-        )  # fmt: skip
+        raise ShapeError(f"{name}: a generator's state is u32[{STATE_WORDS}], not {state}",
+                         hint="Draw through hf.random.Generator.")
 
 
 def infer_draw(name: str, fixed: Any = None) -> Callable[..., TensorSpec]:
@@ -70,10 +68,8 @@ def infer_draw(name: str, fixed: Any = None) -> Callable[..., TensorSpec]:
         if others:
             met = broadcast_shapes(name, tuple(shape), *[other.shape for other in others])
             if met != tuple(shape):
-                raise ShapeError(
-                    message(f"{name}: parameters of shape {met} do not fit draws of shape {tuple(shape)}",
-                            hint="Ask for the shape in which the parameters broadcast.")
-                )  # fmt: skip
+                raise ShapeError(f"{name}: parameters of shape {met} do not fit draws of shape {tuple(shape)}",
+                                 hint="Ask for the shape in which the parameters broadcast.")
         return make_spec(tuple(shape), dtype)
 
     return infer
@@ -87,9 +83,8 @@ def float_dtype(name: str, dtype: Any) -> Any:
     """
     checked = as_dtype(dtype)
     if kind_of(checked) != "float":
-        raise DTypeError(
-            message(f"{name}: draws floating-point numbers, not {checked}", hint="Pass dtype=hf.float32, for example.")
-        )
+        raise DTypeError(f"{name}: draws floating-point numbers, not {checked}",
+                         hint="Pass dtype=hf.float32, for example.")
     return checked
 
 
@@ -396,9 +391,8 @@ def _truncated_samples(rng: np.random.Generator) -> Any:
 def random_truncated(state: TensorLike, low: float, high: float, shape: Shape, dtype: Any) -> Tensor:
     """Draw standard normal numbers from [low, high]."""
     if not low < high:
-        raise ArgumentError(
-            message(f"truncated_normal: low {low} is not less than high {high}", hint="Bounds are standard deviations.")
-        )
+        raise ArgumentError(f"truncated_normal: low {low} is not less than high {high}",
+                            hint="Bounds are standard deviations.")
     attrs = {"shape": shape, "dtype": float_dtype("truncated_normal", dtype), "low": float(low), "high": float(high)}
     return bind(random_truncated.op, (as_tensor(state),), attrs)
 

@@ -15,7 +15,7 @@ from hybridflow.core.dtypes import (
     promote_types,
     real_dtype,
 )
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError
 from hybridflow.core.staged_number import weak_dtype_of as _weak_dtype_of
 from hybridflow.ops.common import is_number
 
@@ -83,7 +83,7 @@ def finfo(type: Any, /) -> FloatInfo:
     dtype = _dtype_of(type)
     dtype = real_dtype(dtype)
     if kind_of(dtype) != "float":
-        raise DTypeError(message(f"finfo: {dtype} is not floating-point", hint="Use hf.iinfo for integers."))
+        raise DTypeError(f"finfo: {dtype} is not floating-point", hint="Use hf.iinfo for integers.")
     info = ml_dtypes.finfo(dtype)
     return FloatInfo(
         info.bits, float(info.eps), float(info.max), float(info.min), float(info.smallest_normal), dtype
@@ -109,7 +109,7 @@ def iinfo(type: Any, /) -> IntegerInfo:
     """
     dtype = _dtype_of(type)
     if kind_of(dtype) not in ("int", "uint"):
-        raise DTypeError(message(f"iinfo: {dtype} is not an integer dtype", hint="Use hf.finfo for floats."))
+        raise DTypeError(f"iinfo: {dtype} is not an integer dtype", hint="Use hf.finfo for floats.")
     info = np.iinfo(dtype)
     return IntegerInfo(info.bits, int(info.max), int(info.min), dtype)
 
@@ -150,7 +150,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
         return any([isdtype(checked, one) for one in kind])
     if isinstance(kind, str):
         if kind not in _KINDS:
-            raise ArgumentError(message(f"isdtype: {kind!r} is not a kind", hint=f"Choose one of {list(_KINDS)}."))
+            raise ArgumentError(f"isdtype: {kind!r} is not a kind", hint=f"Choose one of {list(_KINDS)}.")
         return kind_of(checked) in _KINDS[kind]
     return checked == as_dtype(kind)
 
@@ -202,10 +202,8 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
             dtype = _dtype_of(value)
             common = dtype if common is None else promote_types(common, dtype)
     if common is None:
-        raise ArgumentTypeError(
-            message("result_type: needs a tensor or a dtype", got=f"result_type{arrays_and_dtypes}",
-                    hint="A Python number alone has no dtype; hf.asarray gives it one.")
-        )  # fmt: skip
+        raise ArgumentTypeError("result_type: needs a tensor or a dtype", got=f"result_type{arrays_and_dtypes}",
+                                hint="A Python number alone has no dtype; hf.asarray gives it one.")
     for value in arrays_and_dtypes:
         if is_number(value):
             common = _weak_dtype_of(value, common)

@@ -111,10 +111,10 @@ def _stream(tracer: Any, file: Any) -> Any:
     observations = tracer.observations
     if observations is not None and not observations.is_outside(now):
         raise TraceError(
-            message("print: a compiled function prints a tensor to a stream that it made itself, which stays empty "
-                    "until the call is over", got=f"a {type(now).__name__} at {format_where(user_place(3))}",
-                    hint="Make the stream before the call, or print where the call returns.")
-        )  # fmt: skip
+            "print: a compiled function prints a tensor to a stream that it made itself, which stays empty "
+            "until the call is over", got=f"a {type(now).__name__} at {format_where(user_place(3))}",
+            hint="Make the stream before the call, or print where the call returns."
+        )
     return now
 
 
@@ -163,7 +163,7 @@ def print(*values: Any, sep: str | None = " ", end: str | None = "\n", file: Any
     """
     for name, value in (("sep", sep), ("end", end)):
         if value is not None and not isinstance(cast(object, value), str):
-            raise ArgumentTypeError(message(f"print: {name} must be a str or None", got=f"{name}={value!r}"))
+            raise ArgumentTypeError(f"print: {name} must be a str or None", got=f"{name}={value!r}")
     tracer = current().tracer or tracer_around()
     if tracer is None:
         if not replaying():
@@ -186,7 +186,7 @@ def _print_infer(*specs: TensorSpec, message: _Message) -> tuple[TensorSpec, ...
 PRINT = register(
     Op("print", _EAGER, _print_lower, _print_infer, Stops("printing gives nothing"), samples=_TESTED,
        traits=frozenset({"effect"}), onnx=No("ONNX prints nothing"))
-)  # fmt: skip
+)
 
 
 # -- callbacks ----------------------------------------------------------------------------------------------------
@@ -218,11 +218,9 @@ class _Callback:
             HOST_FUNCTION.reset(token)
         leaves, tree = jax.tree_util.tree_flatten(result)
         if tree != self.tree:
-            raise ArgumentError(
-                message(f"pure_callback: {called} returned another structure than the spec's",
-                        got=f"{structure_text(tree)}, the spec is {structure_text(self.tree)}",
-                        hint="Return one array per TensorSpec, in the spec's structure.")
-            )  # fmt: skip
+            raise ArgumentError(f"pure_callback: {called} returned another structure than the spec's",
+                                got=f"{structure_text(tree)}, the spec is {structure_text(self.tree)}",
+                                hint="Return one array per TensorSpec, in the spec's structure.")
         return [
             _result(called, index, leaf, tuple(shape), spec.dtype)
             for index, (leaf, shape, spec) in enumerate(zip(leaves, shapes, self.specs, strict=True))
@@ -264,7 +262,7 @@ def _result(name: str, index: int, leaf: Any, shape: tuple[int, ...], dtype: DTy
                 message(f"pure_callback: {name} returned {format_spec(array.shape, array.dtype)} as result {index}, "
                         f"the spec says {format_spec(shape, dtype)}",
                         hint="Reshape or cast the result, or change the spec.")
-            )  # fmt: skip
+            )
     return array
 
 
@@ -301,14 +299,14 @@ def pure_callback(fn: Callable[..., Any], spec: Any, *args: Any) -> Any:
         Tensor([2., 3., 4.], dtype=float32)
     """
     if not callable(fn):
-        raise ArgumentTypeError(message(f"pure_callback: a {type(fn).__name__} is not callable"))
+        raise ArgumentTypeError(f"pure_callback: a {type(fn).__name__} is not callable")
     specs, tree = jax.tree_util.tree_flatten(spec)
     for one in specs:
         if not isinstance(one, TensorSpec) or any(map(is_open_size, one.shape)):
             raise ArgumentTypeError(
-                message("pure_callback: the spec must say every result's shape and dtype", got=repr(one)[:80],
-                        hint="Pass a hf.TensorSpec(shape, dtype) per result, without open sizes in the shape.")
-            )  # fmt: skip
+                "pure_callback: the spec must say every result's shape and dtype", got=repr(one)[:80],
+                hint="Pass a hf.TensorSpec(shape, dtype) per result, without open sizes in the shape."
+            )
     callback = _Callback(fn, specs, tree, jax.tree_util.tree_map(_as_tensor_if_array, args))
     tensors = callback.template.release()
     shapes = tuple([one.shape for one in specs])
@@ -350,7 +348,7 @@ CALLBACK = register(
     Op("pure_callback", _EAGER, _callback_lower, _callback_infer,
        No("Python code has no derivative; use hf.custom_gradient around hf.pure_callback to give it one"),
        samples=_TESTED, traits=frozenset({"effect"}), onnx=No("ONNX calls no Python code"))
-)  # fmt: skip
+)
 
 
 __all__ = ["print", "pure_callback"]

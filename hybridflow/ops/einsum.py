@@ -13,7 +13,7 @@ from jax import lax
 from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, op
 from hybridflow.ops.common import (
@@ -69,16 +69,13 @@ def _infer(*specs: TensorSpec, subscripts: str) -> TensorSpec:
     sizes: dict[str, Any] = {}
     for term, spec in zip(inputs.split(","), specs, strict=True):
         if spec.dtype != specs[0].dtype:
-            raise DTypeError(
-                message(f"einsum: dtypes differ: {specs[0].dtype} and {spec.dtype}", got=call_text("einsum", *specs))
-            )
+            raise DTypeError(f"einsum: dtypes differ: {specs[0].dtype} and {spec.dtype}",
+                             got=call_text("einsum", *specs))
         for label, size in zip(term, spec.shape, strict=True):
             if sizes.setdefault(label, size) != size:
-                raise ShapeError(
-                    message(f"einsum: label {label!r} has sizes {sizes[label]} and {size}",
-                            got=f"{call_text('einsum', *specs)} with {subscripts!r}",
-                            hint="Axes with one label must have one size.")
-                )  # fmt: skip
+                raise ShapeError(f"einsum: label {label!r} has sizes {sizes[label]} and {size}",
+                                 got=f"{call_text('einsum', *specs)} with {subscripts!r}",
+                                 hint="Axes with one label must have one size.")
     return make_spec(tuple([sizes[label] for label in result]), specs[0].dtype)
 
 
@@ -224,12 +221,11 @@ def einsum(*operands: Any, subscripts: str | None = None) -> Tensor:
     parse = _parse_text if operands and isinstance(operands[0], str) else _parse_lists
     terms, result, values = parse(operands)
     if not values:
-        raise ArgumentError(message("einsum: no operands", hint="Pass one tensor per term."))
+        raise ArgumentError("einsum: no operands", hint="Pass one tensor per term.")
     tensors = promote(*values)
     if len(terms) != len(tensors):
-        raise ArgumentError(
-            message(f"einsum: {len(terms)} terms for {len(tensors)} operands", hint="Give one term per operand.")
-        )
+        raise ArgumentError(f"einsum: {len(terms)} terms for {len(tensors)} operands",
+                            hint="Give one term per operand.")
     return _contract(terms, result, tensors)
 
 
@@ -247,9 +243,7 @@ def _parse_text(operands: Sequence[Any]) -> tuple[list[Labels], Labels | None, S
         labels = tuple(term.replace("...", _ELLIPSIS))
         for label in labels:
             if label != _ELLIPSIS and label not in ascii_letters:
-                raise ArgumentError(
-                    message(f"einsum: {label!r} is no label", got=repr(operands[0]), hint="Labels are letters.")
-                )
+                raise ArgumentError(f"einsum: {label!r} is no label", got=repr(operands[0]), hint="Labels are letters.")
         return labels
 
     return [labels(term) for term in inputs.split(",")], labels(output) if arrow else None, operands[1:]
@@ -258,10 +252,8 @@ def _parse_text(operands: Sequence[Any]) -> tuple[list[Labels], Labels | None, S
 def _parse_lists(operands: Sequence[Any]) -> tuple[list[Labels], Labels | None, Sequence[Any]]:
     def labels(term: Any) -> Labels:
         if isinstance(term, str) or not isinstance(term, Sequence):
-            raise ArgumentTypeError(
-                message(f"einsum: labels as a {type(term).__name__}", got=repr(term)[:60],
-                        hint="Put a list of integers behind every tensor, or the subscripts first.")
-            )  # fmt: skip
+            raise ArgumentTypeError(f"einsum: labels as a {type(term).__name__}", got=repr(term)[:60],
+                                    hint="Put a list of integers behind every tensor, or the subscripts first.")
         return tuple([_ELLIPSIS if label is Ellipsis else int(label) for label in cast("Sequence[Any]", term)])
 
     pairs = len(operands) // 2
@@ -280,10 +272,8 @@ def _contract(terms: Sequence[Labels], result: Labels | None, tensors: Sequence[
     for term, tensor in zip(terms, tensors, strict=True):
         named = sum(label != _ELLIPSIS for label in term)
         if tensor.ndim < named or (tensor.ndim > named and _ELLIPSIS not in term) or term.count(_ELLIPSIS) > 1:
-            raise ShapeError(
-                message(f"einsum: {_text(term)!r} has {named} labels, its operand {tensor.ndim} dimensions",
-                        got=str(tensor.spec), hint="Name every axis, or use ... once.")
-            )  # fmt: skip
+            raise ShapeError(f"einsum: {_text(term)!r} has {named} labels, its operand {tensor.ndim} dimensions",
+                             got=str(tensor.spec), hint="Name every axis, or use ... once.")
         leading = max(leading, tensor.ndim - named)
     if result is None:
         every = [label for term in terms for label in term if label != _ELLIPSIS]
@@ -292,7 +282,7 @@ def _contract(terms: Sequence[Labels], result: Labels | None, tensors: Sequence[
     _check_result(terms, result, leading)
     ellipsis = tuple([(_ELLIPSIS, axis) for axis in range(leading)])
     full = [_expand(term, ellipsis[leading - (tensor.ndim - len(term) + 1) :] if _ELLIPSIS in term else ())
-            for term, tensor in zip(terms, tensors, strict=True)]  # fmt: skip
+            for term, tensor in zip(terms, tensors, strict=True)]
     operands = _without_ones(full, tensors)
     letters = _letters([*full, result])
     names = ["".join(letters[label] for label in term) for term, _ in operands]
@@ -307,18 +297,13 @@ def _text(term: Labels) -> str:
 def _check_result(terms: Sequence[Labels], result: Labels, leading: int) -> None:
     for label in result:
         if result.count(label) > 1:
-            raise ArgumentError(
-                message(f"einsum: the result names {label!r} twice", hint="Name each axis of the result once.")
-            )
+            raise ArgumentError(f"einsum: the result names {label!r} twice", hint="Name each axis of the result once.")
         if label != _ELLIPSIS and not any(label in term for term in terms):
-            raise ArgumentError(
-                message(f"einsum: the result's label {label!r} is in no term", hint="Name axes of the operands only.")
-            )
+            raise ArgumentError(f"einsum: the result's label {label!r} is in no term",
+                                hint="Name axes of the operands only.")
     if leading and _ELLIPSIS not in result:
-        raise ArgumentError(
-            message("einsum: the terms have an ellipsis with axes, the result has no ellipsis",
-                    hint="Put ... into the result.")
-        )  # fmt: skip
+        raise ArgumentError("einsum: the terms have an ellipsis with axes, the result has no ellipsis",
+                            hint="Put ... into the result.")
 
 
 def _expand(term: Labels, ellipsis: Labels) -> Labels:
@@ -353,7 +338,7 @@ def _letters(terms: Sequence[Labels]) -> dict[Any, str]:
         return {label: label if isinstance(label, str) else next(free) for label in labels}
     except StopIteration:
         raise ArgumentError(
-            message(f"einsum: {len(labels)} different labels, at most {len(ascii_letters)} are possible")
+            f"einsum: {len(labels)} different labels, at most {len(ascii_letters)} are possible"
         ) from None
 
 
@@ -395,19 +380,17 @@ def tensordot(x1: TensorLike, x2: TensorLike, /, axes: Any = 2, **other: Unpack[
 def _paired_axes(axes: Any, a: Tensor, b: Tensor) -> tuple[list[int], list[int]]:
     if isinstance(axes, int):
         if not 0 <= axes <= min(a.ndim, b.ndim):
-            raise ShapeError(
-                message(f"tensordot: {axes} axes to pair, the operands have {a.ndim} and {b.ndim}",
-                        got=call_text("tensordot", a.spec, b.spec), hint="Pair axes that both have.")
-            )  # fmt: skip
+            raise ShapeError(f"tensordot: {axes} axes to pair, the operands have {a.ndim} and {b.ndim}",
+                             got=call_text("tensordot", a.spec, b.spec), hint="Pair axes that both have.")
         return list(range(a.ndim - axes, a.ndim)), list(range(axes))
     first, second = ([one] if isinstance(one, int) else list(one) for one in axes)
     if len(first) != len(second):
-        raise ArgumentError(message(f"tensordot: {len(first)} axes are paired with {len(second)}", got=f"axes={axes}"))
+        raise ArgumentError(f"tensordot: {len(first)} axes are paired with {len(second)}", got=f"axes={axes}")
     pairs = [(normalize_axis("tensordot", i, a.ndim), normalize_axis("tensordot", j, b.ndim))
-             for i, j in zip(first, second, strict=True)]  # fmt: skip
+             for i, j in zip(first, second, strict=True)]
     left, right = [i for i, _ in pairs], [j for _, j in pairs]
     if len(set(left)) < len(left) or len(set(right)) < len(right):
-        raise ShapeError(message("tensordot: an axis is paired twice", got=f"axes={axes}"))
+        raise ShapeError("tensordot: an axis is paired twice", got=f"axes={axes}")
     return left, right
 
 
@@ -468,10 +451,9 @@ def outer(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """
     a, b = promote(x1, x2)
     if a.ndim != 1 or b.ndim != 1:
-        raise ShapeError(
-            message(f"outer: takes vectors, the operands have {a.ndim} and {b.ndim} dimensions",
-                    got=call_text("outer", a.spec, b.spec), hint="Flatten them with .reshape(-1), or use hf.tensordot.")
-        )  # fmt: skip
+        raise ShapeError(f"outer: takes vectors, the operands have {a.ndim} and {b.ndim} dimensions",
+                         got=call_text("outer", a.spec, b.spec),
+                         hint="Flatten them with .reshape(-1), or use hf.tensordot.")
     return _contract([("i",), ("j",)], ("i", "j"), (a, b))
 
 

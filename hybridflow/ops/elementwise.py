@@ -20,7 +20,7 @@ from hybridflow.core.dtypes import (
     kind_of,
     real_dtype,
 )
-from hybridflow.core.errors import ArgumentError, DTypeError, message
+from hybridflow.core.errors import ArgumentError, DTypeError
 from hybridflow.core.op import REGISTRY, Bad, Flat, Sample, Saves, Stops, op
 from hybridflow.core.operators import add_method
 from hybridflow.ops.common import (
@@ -254,7 +254,7 @@ def _sign_samples(rng: np.random.Generator) -> Any:
 @rounding(
     np.sign, lambda x: lax.select(x == 0, lax.full_like(x, 0), lax.sign(x)),
     vjp=Flat("the sign is constant almost everywhere"), samples=_sign_samples, traits=("idempotent",), onnx="Sign",
-)  # fmt: skip
+)
 def sign(x: TensorLike, /) -> Tensor:
     """Return -1, 0 or 1 by the sign of every element; of -0.0 it is 0.0, and NaN stays NaN.
 
@@ -306,7 +306,7 @@ def _rounding(round_floats: Any) -> Any:
 @rounding(
     _rounding(np.floor), _rounding(lax.floor),
     vjp=_FLAT, samples=_rounding_samples, traits=("idempotent",), onnx=on_floats("Floor"),
-)  # fmt: skip
+)
 def floor(x: TensorLike, /) -> Tensor:
     """Round every element down.
 
@@ -330,7 +330,7 @@ def floor(x: TensorLike, /) -> Tensor:
 @rounding(
     _rounding(np.ceil), _rounding(lax.ceil),
     vjp=_FLAT, samples=_rounding_samples, traits=("idempotent",), onnx=on_floats("Ceil"),
-)  # fmt: skip
+)
 def ceil(x: TensorLike, /) -> Tensor:
     """Round every element up.
 
@@ -366,7 +366,7 @@ def _round_samples(rng: np.random.Generator) -> Any:
 @numeric(
     lambda x: x if kind_of(x.dtype) in ("int", "uint") else np.rint(x), _round_lower,
     vjp=_FLAT, samples=_round_samples, traits=("idempotent",), method="round", ulp=0, onnx=on_floats("Round"),
-)  # fmt: skip
+)
 def round(x: TensorLike, /) -> Tensor:
     """Round every element to the nearest whole number, halves to the even one; of complex numbers each part.
 
@@ -397,9 +397,8 @@ def _to_digits(x: Tensor, digits: int | None = None) -> Tensor:
     if not digits or (is_integer(tensor.dtype) and digits > 0):
         return round(tensor)
     if is_integer(tensor.dtype):
-        raise ArgumentError(
-            message(f"round: {digits} digits of integers", got=str(tensor.spec), hint="Use x // 10 * 10, or floats.")
-        )
+        raise ArgumentError(f"round: {digits} digits of integers", got=str(tensor.spec),
+                            hint="Use x // 10 * 10, or floats.")
     scale = 10.0 ** builtins.abs(digits)
     shifted = cast(Any, tensor)
     return round(shifted * scale) / scale if digits > 0 else round(shifted / scale) * scale

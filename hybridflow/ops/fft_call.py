@@ -9,7 +9,7 @@ from typing import Any
 from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, complex_dtype, float32, kind_of
-from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError
 from hybridflow.core.op import REGISTRY
 from hybridflow.ops.common import (
     Tensor,
@@ -41,7 +41,7 @@ def transform(
     """
     told = told or name
     if norm not in _NORMS:
-        raise ArgumentError(message(f"{told}: norm={norm!r} is not one of {list(_NORMS)}"))
+        raise ArgumentError(f"{told}: norm={norm!r} is not one of {list(_NORMS)}")
     tensor = operand(told, x, real=name == "rfftn")
     transformed = _axes_of(told, tensor, s, axes)
     sizes: list[Any] = [tensor.shape[axis] for axis in transformed] if s is None else [_size(one) for one in s]
@@ -68,10 +68,8 @@ def operand(name: str, x: TensorLike, *, real: bool) -> Tensor:
     if kind in ("int", "uint"):
         tensor = cast_to(tensor, float32)
     elif kind == "bool" or tensor.dtype.num in LOW_PRECISION or (real and kind == "complex"):
-        raise DTypeError(
-            message(f"{name}: does not take {tensor.dtype}", got=call_text(name, tensor.spec),
-                    hint="Cast it with .astype(...)." if kind != "complex" else "Use fft, or hf.real.")
-        )  # fmt: skip
+        raise DTypeError(f"{name}: does not take {tensor.dtype}", got=call_text(name, tensor.spec),
+                         hint="Cast it with .astype(...)." if kind != "complex" else "Use fft, or hf.real.")
     return tensor if real or kind_of(tensor.dtype) == "complex" else cast_to(tensor, complex_dtype(tensor.dtype))
 
 
@@ -80,28 +78,22 @@ def _axes_of(name: str, tensor: Tensor, s: Sequence[int] | None, axes: Sequence[
         first = tensor.ndim - len(s) if s is not None else 0
         if first < 0 or not tensor.ndim:
             count = 1 if s is None else len(s)
-            raise ShapeError(
-                message(f"{name}: {count} sizes for {tensor.ndim} axes", got=call_text(name, tensor.spec),
-                        hint="Give one size per axis.")
-            )  # fmt: skip
+            raise ShapeError(f"{name}: {count} sizes for {tensor.ndim} axes", got=call_text(name, tensor.spec),
+                             hint="Give one size per axis.")
         return tuple(range(first, tensor.ndim))
     normalized = tuple([normalize_axis(name, axis, tensor.ndim) for axis in axes])
     if s is not None and len(s) != len(normalized):
-        raise ShapeError(
-            message(f"{name}: {len(s)} sizes for {len(normalized)} axes", got=call_text(name, tensor.spec),
-                    hint="Give one size per axis.")
-        )  # fmt: skip
+        raise ShapeError(f"{name}: {len(s)} sizes for {len(normalized)} axes", got=call_text(name, tensor.spec),
+                         hint="Give one size per axis.")
     if not normalized or len(set(normalized)) < len(normalized):
-        raise ShapeError(message(f"{name}: axes={tuple(axes)} must name axes, each once", got=str(tensor.spec)))
+        raise ShapeError(f"{name}: axes={tuple(axes)} must name axes, each once", got=str(tensor.spec))
     return normalized
 
 
 def _require_elements(name: str, tensor: Tensor, axis: int, size: Any) -> None:
     if not isinstance(size, Dim) and size < 1:
-        raise ShapeError(
-            message(f"{name}: the transformed axis {axis} has size {size}", got=call_text(name, tensor.spec),
-                    hint="There must be one element at least.")
-        )  # fmt: skip
+        raise ShapeError(f"{name}: the transformed axis {axis} has size {size}", got=call_text(name, tensor.spec),
+                         hint="There must be one element at least.")
 
 
 def _resized(tensor: Tensor, axis: int, size: Any) -> Tensor:

@@ -50,7 +50,7 @@ def _trunc_samples(rng: np.random.Generator) -> Any:
     lambda x: lax.select(x < 0, lax.ceil(x), lax.floor(x)) if kind_of(x.dtype) == "float" else x,
     vjp=Flat("rounding is constant almost everywhere"), samples=_trunc_samples, traits=("idempotent",),
     onnx=lambda o, x: o.Where(o.Less(x, 0), o.Ceil(x), o.Floor(x)) if is_floating(x.dtype) else x,
-)  # fmt: skip
+)
 def trunc(x: TensorLike, /) -> Tensor:
     """Round every element towards zero.
 
@@ -128,7 +128,7 @@ def _sign_samples(rng: np.random.Generator) -> Any:
         lambda F, g, y, a, b: None,
     ),
     saves=Saves(x=(0, 1)), samples=_sign_samples, flops=no_flops, ulp=0, onnx=BITS,
-)  # fmt: skip
+)
 def copysign(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Give every element the sign of another; no gradient passes to the second operand.
 
@@ -156,7 +156,7 @@ def copysign(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     vjp=Stops("it is a step from one floating-point number to the next, which no slope describes"),
     samples=lambda rng: [s if isinstance(s, Bad) else Sample(s.args, gradient=False) for s in _sign_samples(rng)],
     flops=no_flops, ulp=0, onnx=BITS,
-)  # fmt: skip
+)
 def nextafter(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Return the floating-point number next to every element, in the direction of another; no gradient passes.
 
@@ -222,7 +222,7 @@ def _hypot_onnx(o: Any, a: Any, b: Any) -> Any:
         lambda F, g, y, a, b: _hypot_share(F, g, y, b),
     ),
     saves=Saves(x=(0, 1), y=True), samples=_hypot_samples, traits=("commutative", "full_precision"), onnx=_hypot_onnx,
-)  # fmt: skip
+)
 def hypot(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compute ``sqrt(x1 ** 2 + x2 ** 2)`` elementwise without overflow; an infinity wins over NaN.
 

@@ -10,7 +10,7 @@ import numpy as np
 from hybridflow.core.device import DeviceLike
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, float32, kind_of
-from hybridflow.core.errors import ArgumentError, DTypeError, message
+from hybridflow.core.errors import ArgumentError, DTypeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import REGISTRY
 from hybridflow.core.tensor import asarray
@@ -29,10 +29,10 @@ def _frequencies(
 ) -> Tensor:
     size = n.__index__()
     if size < 1:
-        raise ArgumentError(message(f"{name}: {size} samples", hint="There must be one at least."))
+        raise ArgumentError(f"{name}: {size} samples", hint="There must be one at least.")
     result_dtype = float32 if dtype is None else as_dtype(dtype)
     if kind_of(result_dtype) != "float":
-        raise DTypeError(message(f"{name}: the frequencies are floats, not {result_dtype}", hint="Pass a float dtype."))
+        raise DTypeError(f"{name}: the frequencies are floats, not {result_dtype}", hint="Pass a float dtype.")
     return asarray((counts(size) / (size * d)).astype(result_dtype), device=device)
 
 

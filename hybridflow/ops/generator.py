@@ -12,7 +12,7 @@ from hybridflow.core.assignments import beside
 from hybridflow.core.context import context_now
 from hybridflow.core.device import place
 from hybridflow.core.dtypes import as_differentiable, float32, int32
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 from hybridflow.core.tensor import Tensor, asarray, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ops import discrete_draws, draws
@@ -26,11 +26,9 @@ def _initial_state(seed: Any) -> np.ndarray[Any, Any]:
     """Return the initial state for a seed; without a seed, take it from the operating system's entropy."""
     if seed is not None:
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-            raise ArgumentTypeError(
-                message(f"seed: a {type(seed).__name__} is no seed", hint="Use an integer from 0 on.")
-            )
+            raise ArgumentTypeError(f"seed: a {type(seed).__name__} is no seed", hint="Use an integer from 0 on.")
         if seed < 0:
-            raise ArgumentError(message(f"seed: {seed} is negative", hint="Use an integer from 0 on."))
+            raise ArgumentError(f"seed: {seed} is negative", hint="Use an integer from 0 on.")
     key = np.random.SeedSequence(None if seed is None else int(seed)).generate_state(2, np.uint32)
     return np.concatenate([key, np.zeros(2, np.uint32)])
 
@@ -144,7 +142,7 @@ class Generator(Distributions):
         result_dtype = draws.float_dtype("uniform", dtype)
         if is_number(low) and is_number(high):
             if low > high:
-                raise ArgumentError(message(f"uniform: low {low} is greater than high {high}", hint="Exchange them."))
+                raise ArgumentError(f"uniform: low {low} is greater than high {high}", hint="Exchange them.")
             if low == 0 and high == 1:
                 return self._draw(draws.random_uniform, shape, result_dtype)
         first, last = parameter(low, result_dtype), parameter(high, result_dtype)
@@ -215,7 +213,7 @@ class Generator(Distributions):
         if is_number(mean) and is_number(std) and mean == 0 and std == 1:
             return self._draw(draw, *bounds, full, dtype)
         if is_number(std) and std < 0:
-            raise ArgumentError(message(f"{name}: std {std} is negative", hint="A standard deviation is at least 0."))
+            raise ArgumentError(f"{name}: std {std} is negative", hint="A standard deviation is at least 0.")
         center, spread = parameter(mean, dtype), parameter(std, dtype)
         full = broadcast_shapes(name, full, center.shape, spread.shape)
         return draws.random_scaled(self._draw(draw, *bounds, full, dtype), center, spread)
@@ -255,7 +253,7 @@ class Generator(Distributions):
             ShapeError: a shape in which `p` does not broadcast.
         """
         if is_number(p) and not 0 <= p <= 1:
-            raise ArgumentError(message(f"bernoulli: {p} is no probability", hint="Use a number from 0 to 1."))
+            raise ArgumentError(f"bernoulli: {p} is no probability", hint="Use a number from 0 to 1.")
         tensor = as_tensor(p)
         tensor = parameter(tensor, as_differentiable(tensor.dtype))
         full = tensor.shape if shape is None else normalize_shape("bernoulli", shape)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hybridflow.core.dtypes import as_differentiable, float32, int32
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError
 from hybridflow.core.tensor import Tensor
 from hybridflow.ops import discrete_draws, distributions, draws
 from hybridflow.ops.common import (
@@ -42,10 +42,9 @@ def shape_first(name: str, shape: Any, *others: Any) -> Any:
     """
     if isinstance(shape, float) or (is_number(shape) and any(isinstance(other, tuple) for other in others)):
         raise ArgumentTypeError(
-            message(f"{name}: the shape comes first, and {shape!r} is given there",
-                    got=f"shape={shape!r}",
-                    hint=f"Give what is no shape by keyword: hf.random.{name}(shape, {_PARAMETERS.get(name, _USUAL)}).")
-        )  # fmt: skip
+            f"{name}: the shape comes first, and {shape!r} is given there", got=f"shape={shape!r}",
+            hint=f"Give what is no shape by keyword: hf.random.{name}(shape, {_PARAMETERS.get(name, _USUAL)})."
+        )
     return normalize_shape(name, shape)
 
 
@@ -54,19 +53,19 @@ _PARAMETERS = {
     "normal": "mean=..., std=...", "truncated_normal": "mean=..., std=...", "lognormal": "mean=..., std=...",
     "uniform": "low=..., high=...",
     "exponential": "scale=...",
-}  # fmt: skip
+}
 
 
 def _positive(name: str, what: str, value: Any, least: float = 0.0, *, open_end: bool = True) -> None:
     """Raise if a parameter is a number below, or at, its lower limit; tensors are not checked."""
     if is_number(value) and (value <= least if open_end else value < least):
         bound = f"greater than {least:g}" if open_end else f"at least {least:g}"
-        raise ArgumentError(message(f"{name}: {what} {value} must be {bound}", got=f"{name}({what}={value})"))
+        raise ArgumentError(f"{name}: {what} {value} must be {bound}", got=f"{name}({what}={value})")
 
 
 def _probability(name: str, value: Any, *, zero: bool = True) -> None:
     if is_number(value) and not (0 <= value <= 1 and (zero or value > 0)):
-        raise ArgumentError(message(f"{name}: {value} is no probability", hint="Use a number from 0 to 1."))
+        raise ArgumentError(f"{name}: {value} is no probability", hint="Use a number from 0 to 1.")
 
 
 def _full(name: str, shape: Any, *parameters: Tensor) -> Any:
@@ -213,7 +212,7 @@ class Distributions:
         size = int(x) if tensor is None else tensor.shape[axis]
         full = normalize_shape("choice", shape)
         if size == 0 and count_elements(full) != 0:
-            raise ArgumentError(message("choice: there is nothing to choose from", got=f"choice({x!r})"[:80]))
+            raise ArgumentError("choice: there is nothing to choose from", got=f"choice({x!r})"[:80])
         positions = self._places(size, full, replace, p)
         return positions if tensor is None else take_along(tensor, positions, axis)
 
@@ -222,10 +221,8 @@ class Distributions:
         if p is not None:
             weights = _float_parameter(p)
             if weights.shape != (size,):
-                raise ShapeError(
-                    message(f"choice: there are {size} elements and weights of shape {weights.shape}",
-                            hint="Give one weight per element of the axis.")
-                )  # fmt: skip
+                raise ShapeError(f"choice: there are {size} elements and weights of shape {weights.shape}",
+                                 hint="Give one weight per element of the axis.")
             return self._draw(distributions.random_choice, weights, shape, replace)
         if replace:
             return self._draw(discrete_draws.random_integers, 0, int(size), shape, int32)

@@ -62,7 +62,7 @@ def check_indices(name: str, indices: Tensor, size: Any, axis: int) -> None:
     limit = full((), size, dtype=dtype)
     inside = logical_and(greater_equal(wide, negative(limit)), less(wide, limit))
     text = message(f"{name}: an index is out of range for size {size} on axis {axis}", got=str(indices.spec),
-                   hint="Indices count from 0, negative ones from the end.")  # fmt: skip
+                   hint="Indices count from 0, negative ones from the end.")
     add_check(reduce_all(inside), IndexRangeError, text)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from hybridflow.core.context import is_tracing
 from hybridflow.core.dims import Dim
-from hybridflow.core.errors import ArgumentTypeError, IndexRangeError, TraceError, message
+from hybridflow.core.errors import ArgumentTypeError, IndexRangeError, TraceError
 from hybridflow.core.staged_number import INT, StagedNumber, tried, used_at
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, host_array
 from hybridflow.core.traced_array import TracedArray, without_array
@@ -48,10 +48,8 @@ def check_position(number: Any, size: Any, axis: int, name: str) -> Any:
         IndexRangeError: if the axis has no such element.
     """
     if number >= size or number < -size:
-        raise IndexRangeError(
-            message(f"{name}: index {number} is out of range for size {size} on axis {axis}",
-                    hint=f"Use an index from {-size} to {size - 1}." if size else "The axis is empty.")
-        )  # fmt: skip
+        raise IndexRangeError(f"{name}: index {number} is out of range for size {size} on axis {axis}",
+                              hint=f"Use an index from {-size} to {size - 1}." if size else "The axis is empty.")
     return number + size if number < 0 else number
 
 
@@ -72,15 +70,12 @@ def _no_bounds(item: slice) -> Exception:
     ends = [end for end in given if isinstance(end, Tensor | Variable)]
     if any(end.ndim == 0 and end.dtype.kind in "iu" for end in ends) and is_tracing():
         shown = ":".join("" if end is None else str(getattr(end, "spec", end)) for end in given[:2])
-        return TraceError(
-            message("x[index]: the size of a slice from or to a tensor depends on its value, unknown in a trace",
-                    got=f"x[{shown}], {used_at()}",
-                    hint="For n elements from i on: hf.take(x, i + hf.arange(n)). For all sizes: "
-                         "hf.where(mask, x, other) with a mask such as hf.arange(len(x)) >= i.")
-        )  # fmt: skip
-    return ArgumentTypeError(
-        message("x[index]: a slice takes integers", got=repr(item), hint="Use hf.take for other positions.")
-    )
+        return TraceError("x[index]: the size of a slice from or to a tensor depends on its value, unknown in a trace",
+                          got=f"x[{shown}], {used_at()}",
+                          hint="For n elements from i on: hf.take(x, i + hf.arange(n)). For all sizes: "
+                               "hf.where(mask, x, other) with a mask such as hf.arange(len(x)) >= i.")
+    return ArgumentTypeError("x[index]: a slice takes integers", got=repr(item),
+                             hint="Use hf.take for other positions.")
 
 
 def normalize_slice(item: slice, size: Any) -> tuple[Any, Any, int]:
@@ -102,7 +97,7 @@ def normalize_slice(item: slice, size: Any) -> tuple[Any, Any, int]:
     try:
         step = 1 if item.step is None else item.step.__index__()
         if step == 0:
-            raise ArgumentTypeError(message("x[index]: a slice's step is 0", got=repr(item), hint="Use 1 or -1."))
+            raise ArgumentTypeError("x[index]: a slice's step is 0", got=repr(item), hint="Use 1 or -1.")
         if step > 0:
             start = _bound(item.start, size, 0, size, 0)
             stop = _bound(item.stop, size, 0, size, size)
@@ -210,9 +205,8 @@ def _as_items(key: Any, shape: Shape) -> list[Any]:
     items: list[Any] = []
     for item in map(without_array, given):
         if isinstance(item, bool | np.bool_):
-            raise ArgumentTypeError(
-                message(f"x[index]: {item} is not an index", got=f"x[{item}]", hint="Use an integer, or a mask tensor.")
-            )
+            raise ArgumentTypeError(f"x[index]: {item} is not an index", got=f"x[{item}]",
+                                    hint="Use an integer, or a mask tensor.")
         if type(item) is StagedNumber and item.kinds == INT:
             items.append(item.raw)
         elif type(item) is TracedNumber and item.__class__ is int:
@@ -223,13 +217,11 @@ def _as_items(key: Any, shape: Shape) -> list[Any]:
             items.append(cast(Any, item).__index__() if _is_integer(item) else _index_tensor(item))
     used = sum(_width(item) for item in items)
     if used > len(shape):
-        raise IndexRangeError(
-            message(f"x[index]: {used} indices for {len(shape)} dimensions", got=f"x[{key!r}]"[:80],
-                    hint=f"The shape is {shape}: give at most one index per axis.")
-        )  # fmt: skip
+        raise IndexRangeError(f"x[index]: {used} indices for {len(shape)} dimensions", got=f"x[{key!r}]"[:80],
+                              hint=f"The shape is {shape}: give at most one index per axis.")
     dots = [i for i, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1:
-        raise ArgumentTypeError(message("x[index]: an index has one ... at most", got=f"x[{key!r}]"[:80]))
+        raise ArgumentTypeError("x[index]: an index has one ... at most", got=f"x[{key!r}]"[:80])
     rest = [slice(None)] * (len(shape) - used)
     dots_at = dots[0] if dots else len(items)
     return _without_masks([*items[:dots_at], *rest, *items[dots_at + len(dots) :]], shape)
@@ -238,9 +230,7 @@ def _as_items(key: Any, shape: Shape) -> list[Any]:
 def _of_int32(number: int) -> int:
     """Return an index; no axis has an element beyond int32."""
     if not -(2**31) <= number < 2**31:
-        raise IndexRangeError(
-            message(f"x[index]: index {number} is out of range of every axis", hint="Use a smaller index.")
-        )
+        raise IndexRangeError(f"x[index]: index {number} is out of range of every axis", hint="Use a smaller index.")
     return number
 
 
@@ -266,25 +256,19 @@ def _index_tensor(item: Any) -> Tensor | np.ndarray[Any, Any]:
     if isinstance(item, list | tuple) and not item:
         item = np.zeros(0, np.int32)
     if isinstance(item, str | float | complex) or not (isinstance(item, list | tuple) or hasattr(item, "dtype")):
-        raise ArgumentTypeError(
-            message(f"x[index]: a {type(item).__name__} is not an index", got=repr(item)[:60],
-                    hint="Index with integers, slices, None, ..., integer tensors or masks.")
-        )  # fmt: skip
+        raise ArgumentTypeError(f"x[index]: a {type(item).__name__} is not an index", got=repr(item)[:60],
+                                hint="Index with integers, slices, None, ..., integer tensors or masks.")
     traced = isinstance(item, Tensor | Variable)
     tensor = as_tensor(item)
     kind = tensor.dtype.kind
     if kind == "b":
         if is_tracing() and traced:
-            raise TraceError(
-                message("x[index]: the shape of x[mask] depends on values, which a trace does not have",
-                        got=f"x[{tensor.spec}]", hint="Use hf.where(mask, x, other), which keeps the shape.")
-            )  # fmt: skip
+            raise TraceError("x[index]: the shape of x[mask] depends on values, which a trace does not have",
+                             got=f"x[{tensor.spec}]", hint="Use hf.where(mask, x, other), which keeps the shape.")
         return np.asarray(item) if is_tracing() else host_array(tensor)
     if kind not in "iu":
-        raise ArgumentTypeError(
-            message(f"x[index]: an index tensor is {tensor.dtype}, not an integer or a mask", got=str(tensor.spec),
-                    hint="Cast it with .astype(hf.int32).")
-        )  # fmt: skip
+        raise ArgumentTypeError(f"x[index]: an index tensor is {tensor.dtype}, not an integer or a mask",
+                                got=str(tensor.spec), hint="Cast it with .astype(hf.int32).")
     return tensor
 
 
@@ -302,9 +286,9 @@ def mask_positions(mask: np.ndarray[Any, Any], shape: Shape, axis: int) -> list[
     """
     if mask.ndim == 0 or any(a != b and a != 0 for a, b in zip(mask.shape, shape, strict=False)):
         raise IndexRangeError(
-            message(f"x[mask]: a mask of shape {mask.shape} for axes of sizes {shape[: mask.ndim]} from axis {axis} on",
-                    hint="A mask has the sizes of the axes that it covers.")
-        )  # fmt: skip
+            f"x[mask]: a mask of shape {mask.shape} for axes of sizes {shape[: mask.ndim]} from axis {axis} on",
+            hint="A mask has the sizes of the axes that it covers."
+        )
     return [asarray(positions.astype(np.int32)) for positions in np.nonzero(mask)]
 
 

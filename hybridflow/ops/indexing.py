@@ -14,7 +14,7 @@ from hybridflow.core.context import context_now, is_tracing
 from hybridflow.core.dims import same_size
 from hybridflow.core.dispatch import as_arrays, bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32
-from hybridflow.core.errors import IndexRangeError, ShapeError, message
+from hybridflow.core.errors import IndexRangeError, ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, on_host, op
 from hybridflow.core.operators import add_method
@@ -61,10 +61,8 @@ def _getitem_lower(x: Any, index: StaticIndex) -> Any:
 def _getitem_infer(x: TensorSpec, *, index: StaticIndex) -> TensorSpec:
     entries = [item for item in index if item is not None]
     if len(entries) != len(x.shape):
-        raise ShapeError(
-            message(f"getitem: {len(entries)} entries for {len(x.shape)} dimensions", got=call_text("getitem", x),
-                    hint="A static index has one entry per axis.")
-        )  # fmt: skip
+        raise ShapeError(f"getitem: {len(entries)} entries for {len(x.shape)} dimensions", got=call_text("getitem", x),
+                         hint="A static index has one entry per axis.")
     for axis, (item, size) in enumerate(zip(entries, x.shape, strict=True)):
         if type(item) is not tuple:
             check_position(item, size, axis, "x[index]")
@@ -207,10 +205,8 @@ def _slice_scatter_lower(x: Any, *, shape: Shape, index: StaticIndex) -> Any:
 def _slice_scatter_infer(x: TensorSpec, *, shape: Shape, index: StaticIndex) -> TensorSpec:
     expected = _getitem_infer(make_spec(shape, x.dtype), index=index).shape
     if x.shape != expected:
-        raise ShapeError(
-            message(f"slice_scatter: a value of shape {x.shape} for elements of shape {expected}",
-                    got=call_text("slice_scatter", x), hint="Give one value per selected element.")
-        )  # fmt: skip
+        raise ShapeError(f"slice_scatter: a value of shape {x.shape} for elements of shape {expected}",
+                         got=call_text("slice_scatter", x), hint="Give one value per selected element.")
     return make_spec(shape, x.dtype)
 
 
@@ -292,9 +288,9 @@ def _gather_samples(rng: np.random.Generator) -> Any:
     yield Sample((x.astype("float64"), np.zeros(0, np.int32)), {"axes": (1,)})
     yield Sample((normals(rng, 3, dtype="bfloat16"), np.array(1, np.int32)), {"axes": (0,)}, gradient=False)
     yield Bad((x, np.array([0, 4], np.int32)), {"axes": (1,)}, error=IndexRangeError,
-              text="index 4 is out of range for size 4 on axis 1")  # fmt: skip
+              text="index 4 is out of range for size 4 on axis 1")
     yield Bad((x, np.array([0, -4]), np.array([0])), {"axes": (0, 1)}, error=IndexRangeError,
-              text="index -4 is out of range for size 3 on axis 0")  # fmt: skip
+              text="index -4 is out of range for size 3 on axis 0")
     yield Bad((x, np.array([0.5])), {"axes": (0,)}, error=TypeError, text="does not take float64, only int, uint")
 
 
@@ -358,10 +354,8 @@ def selected(name: str, tensor: Tensor, indices: Sequence[TensorLike], axes: Axe
 def _index_add_infer(x: TensorSpec, *indices: TensorSpec, axes: Axes, shape: Shape) -> TensorSpec:
     expected = gathered_shape("index_add", shape, indices, axes)
     if x.shape != expected:
-        raise ShapeError(
-            message(f"index_add: values of shape {x.shape} for elements of shape {expected}",
-                    got=call_text("index_add", x, *indices), hint="Give one value per selected element.")
-        )  # fmt: skip
+        raise ShapeError(f"index_add: values of shape {x.shape} for elements of shape {expected}",
+                         got=call_text("index_add", x, *indices), hint="Give one value per selected element.")
     return make_spec(shape, x.dtype)
 
 

@@ -16,7 +16,7 @@ from jax import lax
 from hybridflow.backend import products
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import int8, int32, uint8
-from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError
 from hybridflow.core.op import Bad, MultiplyAdds, Sample, Stops, op
 from hybridflow.ops.common import Tensor, TensorLike, TensorSpec, as_tensor, call_text, make_spec
 from hybridflow.ops.nn.host_convolution import convolve
@@ -33,14 +33,13 @@ STOPPED = Stops("a stored integer has no gradient; see fake_quantize")
 def _require_stored(name: str, x: TensorSpec, weight: TensorSpec, zero: tuple[TensorSpec, ...], text: str) -> None:
     if x.dtype not in (int8, uint8) or weight.dtype != int8:
         raise DTypeError(
-            message(f"{name}: takes an input of int8 or uint8 and a weight of int8, not {x.dtype} and {weight.dtype}",
-                    got=text, hint="Quantize them with hf.quantize.quantize_linear.")
-        )  # fmt: skip
+            f"{name}: takes an input of int8 or uint8 and a weight of int8, not {x.dtype} and {weight.dtype}", got=text,
+            hint="Quantize them with hf.quantize.quantize_linear."
+        )
     for one in zero:
         if one.dtype != x.dtype or one.shape:
-            raise DTypeError(
-                message(f"{name}: the zero point is {one}, not one number of the input's dtype, {x.dtype}", got=text)
-            )
+            raise DTypeError(f"{name}: the zero point is {one}, not one number of the input's dtype, {x.dtype}",
+                             got=text)
 
 
 def _differences(x: Any, zero_point: Any, dtype: Any) -> Any:
@@ -102,10 +101,8 @@ def _infer_linear(x: TensorSpec, weight: TensorSpec, *zero: TensorSpec) -> Tenso
     text = call_text("integer_linear", x, weight, *zero)
     _require_stored("integer_linear", x, weight, zero, text)
     if weight.ndim != 2 or not x.shape or x.shape[-1] != weight.shape[1]:
-        raise ShapeError(
-            message(f"integer_linear: an input of shape {x.shape} does not fit a weight of shape {weight.shape}",
-                    got=text, hint="The input is (..., in), the weight (out, in).")
-        )  # fmt: skip
+        raise ShapeError(f"integer_linear: an input of shape {x.shape} does not fit a weight of shape {weight.shape}",
+                         got=text, hint="The input is (..., in), the weight (out, in).")
     return make_spec((*x.shape[:-1], weight.shape[0]), int32)
 
 
@@ -143,7 +140,7 @@ def _shifting(y: TensorSpec, x: TensorSpec, weight: TensorSpec, *zero: TensorSpe
     traits=("dot",),
     onnx=_linear_onnx,
     padded=dense,
-)  # fmt: skip
+)
 def integer_linear(x: TensorLike, weight: TensorLike, zero_point: TensorLike | None = None) -> Tensor:
     """Multiply stored integers by a matrix of such and add up in int32: ``(x - zero_point) @ weight.T``.
 
@@ -209,7 +206,7 @@ def conv_lowered(
         y = lax.conv_general_dilated(
             part, weights, stride, padding, rhs_dilation=dilation, feature_group_count=groups,
             precision=lax.Precision.HIGHEST,
-        )  # fmt: skip
+        )
         total = total + y.astype(jnp.int32)
     return total
 
@@ -233,9 +230,9 @@ def conv_shape(
     """
     if kernel.ndim != x.ndim or x.shape[1] != kernel.shape[1] * groups or kernel.shape[0] % groups:
         raise ShapeError(
-            message(f"{name}: {x.shape[1]} channels do not fit a kernel of shape {kernel.shape} in {groups} groups",
-                    got=text, hint="Kernels are (out, in / groups, *window).")
-        )  # fmt: skip
+            f"{name}: {x.shape[1]} channels do not fit a kernel of shape {kernel.shape} in {groups} groups", got=text,
+            hint="Kernels are (out, in / groups, *window)."
+        )
     spans = reach(tuple(kernel.shape[2:]), dilation)
     return (x.shape[0], kernel.shape[0], *output_sizes(name, tuple(x.shape[2:]), spans, stride, padding, x, kernel))
 
@@ -288,7 +285,7 @@ def conv_macs(y: TensorSpec, x: TensorSpec, kernel: TensorSpec, *others: Any, **
 def integer_conv(
     x: TensorLike, kernel: TensorLike, zero_point: TensorLike | None = None, *, stride: Any = 1,
     padding: Any = "valid", dilation: Any = 1, groups: int = 1,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Slide a kernel of stored integers over stored integers and add up in int32.
 
     Padding stands for 0: for the zero point.
@@ -325,4 +322,4 @@ def integer_conv(
 __all__ = [
     "conv_attrs", "conv_lowered", "conv_macs", "conv_on_host", "conv_shape", "integer_conv", "integer_linear",
     "linear_lowered", "linear_on_host", "onnx_windows", "stored",
-]  # fmt: skip
+]

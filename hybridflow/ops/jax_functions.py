@@ -19,7 +19,7 @@ from hybridflow.core.attrs import attr_key
 from hybridflow.core.context import CONTEXT
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import WIDE, as_dtype, float32, float64, int32, int64, is_differentiable
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, NumberRangeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, NumberRangeError
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.op import Joint, No, Op, Saves, register
 from hybridflow.core.seen_numbers import SeenNumbers
@@ -245,9 +245,8 @@ def from_jax(
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         if not callable(function):
-            raise ArgumentTypeError(
-                message(f"from_jax: a {type(function).__name__} is not callable", hint="Pass a function of JAX arrays.")
-            )
+            raise ArgumentTypeError(f"from_jax: a {type(function).__name__} is not callable",
+                                    hint="Pass a function of JAX arrays.")
         static = frozenset([static_argnames] if isinstance(static_argnames, str) else static_argnames)
         caller = _Caller(function, static, name or _name_of(function))
 
@@ -297,10 +296,8 @@ class _Caller:
         self.lock = threading.Lock()
         unknown = static - (self.signature.parameters.keys() if self.signature is not None else set())
         if unknown:
-            raise ArgumentError(
-                message(f"from_jax: static_argnames {sorted(unknown)} are no parameters of {name}",
-                        got=f"{name}{self.signature or '(...)'}", hint="Name parameters of the function.")
-            )  # fmt: skip
+            raise ArgumentError(f"from_jax: static_argnames {sorted(unknown)} are no parameters of {name}",
+                                got=f"{name}{self.signature or '(...)'}", hint="Name parameters of the function.")
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         context = CONTEXT.get()
@@ -371,10 +368,8 @@ class _Caller:
             variant = self.variants.get(key)
         except TypeError:
             kinds = sorted({type(leaf).__name__ for leaf in fixed if not _is_hashable(leaf)})
-            raise ArgumentTypeError(
-                message(f"from_jax: {self.name} got {', '.join(kinds)}, neither an array nor hashable",
-                        hint="Close over it, or register its class with jax.tree_util.")
-            ) from None  # fmt: skip
+            raise ArgumentTypeError(f"from_jax: {self.name} got {', '.join(kinds)}, neither an array nor hashable",
+                                    hint="Close over it, or register its class with jax.tree_util.") from None
         if variant is None:
             with self.lock:
                 while len(self.variants) >= _MOST_KEPT:
@@ -405,10 +400,8 @@ def _tensor(leaf: Any, name: str) -> Tensor:
         ArgumentTypeError: the argument is a typed random key, which is not an array of numbers.
     """
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
-        raise ArgumentTypeError(
-            message(f"from_jax: {name} got an array of {leaf.dtype}, which is no tensor",
-                    hint="Pass jax.random.key_data(key) and wrap it inside, or close over the key.")
-        )  # fmt: skip
+        raise ArgumentTypeError(f"from_jax: {name} got an array of {leaf.dtype}, which is no tensor",
+                                hint="Pass jax.random.key_data(key) and wrap it inside, or close over the key.")
     return as_tensor(leaf)
 
 

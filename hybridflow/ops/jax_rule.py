@@ -142,7 +142,7 @@ def _pull_back_in(
     gradients = F.jax_vjp(
         *xs, *[value for value in gs if value is not None],
         op=op.name, attrs=tuple(attrs.items()), given=given, positions=positions,
-    )  # fmt: skip
+    )
     result: list[Any] = [None] * len(xs)
     several = gradients if isinstance(gradients, tuple | list) else (gradients,)
     for position, gradient in zip(positions, several, strict=True):

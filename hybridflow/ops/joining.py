@@ -11,7 +11,7 @@ from jax import lax
 
 from hybridflow.core.dims import same_size
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import REGISTRY, Bad, Sample, op
 from hybridflow.core.tensor import describe
@@ -40,12 +40,11 @@ from hybridflow.ops.shape import reshape
 def _joined(name: str, xs: Any) -> tuple[Tensor, ...]:
     """Return the tensors to join, promoted to one dtype."""
     if isinstance(xs, Tensor | np.ndarray) or not isinstance(xs, Iterable):
-        raise ArgumentTypeError(
-            message(f"{name}: takes a list or tuple of tensors", got=describe(xs), hint=f"Write hf.{name}([a, b]).")
-        )
+        raise ArgumentTypeError(f"{name}: takes a list or tuple of tensors", got=describe(xs),
+                                hint=f"Write hf.{name}([a, b]).")
     tensors = tuple(cast("Iterable[Any]", xs))
     if not tensors:
-        raise ArgumentError(message(f"{name}: there is nothing to join", got=f"{name}([])", hint="Pass one at least."))
+        raise ArgumentError(f"{name}: there is nothing to join", got=f"{name}([])", hint="Pass one at least.")
     return promote(*tensors)
 
 
@@ -57,10 +56,8 @@ def _concat_infer(*xs: TensorSpec, axis: int) -> TensorSpec:
             i == axis or same_size(a, b) or a == b for i, (a, b) in enumerate(zip(x.shape, first.shape, strict=True))
         )
         if not fits:
-            raise ShapeError(
-                message(f"concat: shapes {first.shape} and {x.shape} differ off axis {axis}",
-                        got=call_text("concat", *xs), hint="All other sizes must be equal.")
-            )  # fmt: skip
+            raise ShapeError(f"concat: shapes {first.shape} and {x.shape} differ off axis {axis}",
+                             got=call_text("concat", *xs), hint="All other sizes must be equal.")
         total = total + x.shape[axis]
     return make_spec((*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype)
 
@@ -132,10 +129,8 @@ def _stack_infer(*xs: TensorSpec, axis: int) -> TensorSpec:
     first = xs[0]
     for x in xs[1:]:
         if x.shape != first.shape:
-            raise ShapeError(
-                message(f"stack: shapes {first.shape} and {x.shape} differ", got=call_text("stack", *xs),
-                        hint="All shapes must be equal; hf.concat joins along an axis of any size.")
-            )  # fmt: skip
+            raise ShapeError(f"stack: shapes {first.shape} and {x.shape} differ", got=call_text("stack", *xs),
+                             hint="All shapes must be equal; hf.concat joins along an axis of any size.")
     return make_spec((*first.shape[:axis], len(xs), *first.shape[axis:]), first.dtype)
 
 
@@ -270,13 +265,11 @@ def split(
 
 def _equal_parts(count: int, size: Any, axis: int, tensor: Tensor) -> list[tuple[Any, Any, int]]:
     if count < 1:
-        raise ArgumentError(message(f"split: {count} parts", hint="Ask for one part at least."))
+        raise ArgumentError(f"split: {count} parts", hint="Ask for one part at least.")
     each = size // count
     if each * count != size:
-        raise ShapeError(
-            message(f"split: axis {axis} of size {size} does not divide into {count} equal parts",
-                    got=str(tensor.spec), hint="Give the positions of the cuts instead.")
-        )  # fmt: skip
+        raise ShapeError(f"split: axis {axis} of size {size} does not divide into {count} equal parts",
+                         got=str(tensor.spec), hint="Give the positions of the cuts instead.")
     return [(i * each, each, 1) for i in range(count)]
 
 

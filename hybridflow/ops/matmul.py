@@ -11,7 +11,7 @@ from hybridflow.backend import products
 from hybridflow.backend.options import is_on_cpus
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION
-from hybridflow.core.errors import DTypeError, ShapeError, message
+from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, on_host, op
 from hybridflow.core.settings import SETTINGS
 from hybridflow.ops.common import (
@@ -79,23 +79,15 @@ def _lower_batch(x: Any, batch: tuple[int, ...]) -> Any:
 def _infer(a: TensorSpec, b: TensorSpec) -> TensorSpec:
     require_kind("matmul", NUMERIC, a, b)
     if a.dtype != b.dtype:
-        raise DTypeError(message(f"matmul: dtypes differ: {a.dtype} and {b.dtype}", got=call_text("matmul", a, b)))
+        raise DTypeError(f"matmul: dtypes differ: {a.dtype} and {b.dtype}", got=call_text("matmul", a, b))
     if not a.shape or not b.shape:
-        raise ShapeError(
-            message(
-                "matmul: an operand has 0 dimensions, at least 1 is needed",
-                got=call_text("matmul", a, b),
-                hint="Use * to scale.",
-            )
-        )
+        raise ShapeError("matmul: an operand has 0 dimensions, at least 1 is needed", got=call_text("matmul", a, b),
+                         hint="Use * to scale.")
     inner_a, inner_b = a.shape[-1], b.shape[0 if b.ndim == 1 else -2]
     if inner_a != inner_b:
         raise ShapeError(
-            message(
-                f"matmul: inner sizes differ: {inner_a} and {inner_b}",
-                got=call_text("matmul", a, b),
-                hint="The last axis of the first operand must be the second to last of the second; transpose one.",
-            )
+            f"matmul: inner sizes differ: {inner_a} and {inner_b}", got=call_text("matmul", a, b),
+            hint="The last axis of the first operand must be the second to last of the second; transpose one."
         )
     batch = broadcast_shapes("matmul", a.shape[:-2], b.shape[:-2])
     rows = () if a.ndim == 1 else a.shape[-2:-1]
@@ -240,7 +232,7 @@ def _transposed_lower(a: Any, b: Any) -> Any:
 def _transposed_infer(a: TensorSpec, b: TensorSpec) -> TensorSpec:
     if a.ndim != 2 or b.ndim != 2:
         got = call_text("transposed_matmul", a, b)
-        raise ShapeError(message("transposed_matmul: an operand is no matrix", got=got))
+        raise ShapeError("transposed_matmul: an operand is no matrix", got=got)
     return _infer(_transpose_of(a), b)
 
 

@@ -14,7 +14,7 @@ from hybridflow.ops.dtype_functions import isdtype
 _STANDARD = (
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
     "float32", "float64", "complex64", "complex128",
-)  # fmt: skip
+)
 
 
 class NamespaceInfo:

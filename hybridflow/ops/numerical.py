@@ -7,7 +7,7 @@ from typing import Any, Literal, Unpack, cast
 import numpy as np
 
 from hybridflow.core.dtypes import float32, int32, kind_of
-from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.ops.along_axis import take_along_axis
 from hybridflow.ops.choice import clip, maximum, minimum, where
@@ -210,10 +210,8 @@ def _quantile(
         tensor = reshape(tensor, (-1,))
     along = normalize_axis(name, 0 if axis is None else axis, tensor.ndim)
     if tensor.shape[along] == 0:
-        raise ShapeError(
-            message(f"{name}: axis {along} has size 0, so there is nothing to choose from",
-                    got=call_text(name, tensor.spec), hint="Reduce non-empty axes only.")
-        )  # fmt: skip
+        raise ShapeError(f"{name}: axis {along} has size 0, so there is nothing to choose from",
+                         got=call_text(name, tensor.spec), hint="Reduce non-empty axes only.")
     shares, shape = _shares(name, q, tensor.dtype, whole)
     ordered: Any = sort(moveaxis(tensor, along, -1), axis=-1)
     rest = ordered.shape[:-1]
@@ -245,10 +243,8 @@ def _shares(name: str, q: Any, dtype: Any, whole: int) -> tuple[Any, Any]:
     (shares,) = (asarray(q, dtype=wide),) if listed else promote_float(q)
     known = known_value(shares)
     if known is not None and not bool(np.all((known >= 0) & (known <= whole))):
-        raise ArgumentError(
-            message(f"{name}: q has numbers outside of 0 and {whole}", got=f"q={known.tolist()}",
-                    hint="percentile takes 0 to 100, quantile 0 to 1.")
-        )  # fmt: skip
+        raise ArgumentError(f"{name}: q has numbers outside of 0 and {whole}", got=f"q={known.tolist()}",
+                            hint="percentile takes 0 to 100, quantile 0 to 1.")
     inside = cast(Any, cast_to(shares, wide)) / whole
     inside = where((inside >= 0) & (inside <= 1), inside, np.nan)
     return reshape(inside, (-1,)), shares.shape
@@ -321,10 +317,8 @@ def cov(
         if one is not None:
             (own,) = promote_float(one)
             if own.shape != (table.shape[1],):
-                raise ShapeError(
-                    message(f"cov: weights of shape {own.shape} for {table.shape[1]} observations",
-                            hint="Pass one weight for each observation.")
-                )  # fmt: skip
+                raise ShapeError(f"cov: weights of shape {own.shape} for {table.shape[1]} observations",
+                                 hint="Pass one weight for each observation.")
             weights = own if weights is None else weights * own
     if weights is None:
         centered: Any = table - cast(Any, mean(table, axis=1, keepdims=True))
@@ -381,16 +375,12 @@ def _variables(name: str, x: Any, y: Any, rowvar: bool) -> Any:
     for one in given:
         table = cast(Any, one)
         if table.ndim > 2:
-            raise ShapeError(
-                message(f"{name}: {table.ndim} dimensions", got=call_text(name, table.spec),
-                        hint="Pass variables as rows, observations as columns; hf.vmap does it for many tables.")
-            )  # fmt: skip
+            raise ShapeError(f"{name}: {table.ndim} dimensions", got=call_text(name, table.spec),
+                             hint="Pass variables as rows, observations as columns; hf.vmap does it for many tables.")
         tables.append(reshape(table, (1, -1)) if table.ndim < 2 else table if rowvar else table.mT)
     if len(tables) == 2 and tables[0].shape[1] != tables[1].shape[1]:
-        raise ShapeError(
-            message(f"{name}: {tables[0].shape[1]} and {tables[1].shape[1]} observations differ",
-                    got=call_text(name, *[one.spec for one in given]), hint="Pass as many of each variable.")
-        )  # fmt: skip
+        raise ShapeError(f"{name}: {tables[0].shape[1]} and {tables[1].shape[1]} observations differ",
+                         got=call_text(name, *[one.spec for one in given]), hint="Pass as many of each variable.")
     return tables[0] if len(tables) == 1 else concat(tables, axis=0)
 
 
@@ -430,10 +420,9 @@ def interp(
     at, points, values = cast("tuple[Any, Any, Any]", promote_float(x, xp, fp))
     require_kind("interp", ("float",), at.spec)
     if points.ndim != 1 or points.shape != values.shape or points.shape[0] == 0:
-        raise ShapeError(
-            message("interp: the table must be two rows of one size",
-                    got=call_text("interp", at.spec, points.spec, values.spec), hint="Pass xp and fp of shape (n,).")
-        )  # fmt: skip
+        raise ShapeError("interp: the table must be two rows of one size",
+                         got=call_text("interp", at.spec, points.spec, values.spec),
+                         hint="Pass xp and fp of shape (n,).")
     if period is not None:
         at, points = at % period, points % period
         order = argsort(points)

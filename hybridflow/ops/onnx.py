@@ -187,7 +187,7 @@ def index_rows(o: Any, indices: Sequence[Any], sizes: Sequence[Any]) -> Any:
     """Broadcast index tensors and stack them on a new last axis, as int64, with negative positions wrapped."""
     wide = [o.cast(index, int64) for index in indices]
     rows = [o.Where(o.Less(one, 0), one + o.reshape(o.size(size), ()), one)
-             for one, size in zip(wide, sizes, strict=True)]  # fmt: skip
+             for one, size in zip(wide, sizes, strict=True)]
     if len(rows) > 1:
         shape = o.Shape(o.Max(*rows))
         rows = [o.Expand(one, shape) for one in rows]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 from hybridflow.core.op import REGISTRY, No, Onnx, Op, OpFunction, Samples, Saves
 from hybridflow.core.op import register as add_record
 from hybridflow.ops.common import TensorSpec, as_tensor, broadcast_shapes, make_spec, promote
@@ -125,7 +125,7 @@ def _require(name: str, has_shape_rule: bool, traits: Sequence[str]) -> None:
     elif not set(traits) <= set(_TRAITS):
         hint = f"Traits are {', '.join(_TRAITS)}."
     if hint:
-        raise ArgumentError(message(f"register: {name!r} cannot be registered", hint=hint))
+        raise ArgumentError(f"register: {name!r} cannot be registered", hint=hint)
 
 
 def _parameters(name: str, lower: Callable[..., Any]) -> tuple[tuple[str, ...], dict[str, inspect.Parameter]]:
@@ -133,10 +133,9 @@ def _parameters(name: str, lower: Callable[..., Any]) -> tuple[tuple[str, ...], 
     kinds = inspect.Parameter
     given = inspect.signature(lower).parameters
     if any([one.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD) for one in given.values()]):
-        raise ArgumentError(
-            message(f"register: {name!r} takes a variable number of parameters", got=str(inspect.signature(lower)),
-                    hint="Name the tensors, then after * the attributes: def lower(x, y, *, axis).")
-        )  # fmt: skip
+        raise ArgumentError(f"register: {name!r} takes a variable number of parameters",
+                            got=str(inspect.signature(lower)),
+                            hint="Name the tensors, then after * the attributes: def lower(x, y, *, axis).")
     tensors = tuple([one.name for one in given.values() if one.kind is not kinds.KEYWORD_ONLY])
     return tensors, {one.name: one for one in given.values() if one.kind is kinds.KEYWORD_ONLY}
 
@@ -173,7 +172,7 @@ def _function(
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise ArgumentTypeError(message(f"{record.name}: {error}", got=f"{short}{signature}")) from None
+            raise ArgumentTypeError(f"{record.name}: {error}", got=f"{short}{signature}") from None
         bound.apply_defaults()
         given = [bound.arguments[one] for one in tensors]
         values = promote(*given) if pointwise and len(given) > 1 else tuple([as_tensor(one) for one in given])

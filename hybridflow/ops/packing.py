@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import int8, uint8
-from hybridflow.core.errors import DTypeError, ShapeError, message
+from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.op import Bad, Sample, Stops, op
 from hybridflow.ops.common import Tensor, TensorLike, TensorSpec, as_tensor, make_spec, normals
 
@@ -57,17 +57,16 @@ def _pack_onnx(o: Any, q: Any) -> Any:
 
 def _pack_infer(q: TensorSpec) -> TensorSpec:
     if q.dtype != int8 or not q.shape:
-        raise DTypeError(message("pack_int4: takes int8 of at least one axis", got=str(q)))
+        raise DTypeError("pack_int4: takes int8 of at least one axis", got=str(q))
     return make_spec((*q.shape[:-1], (q.shape[-1] + 1) // 2), uint8)
 
 
 def _unpack_infer(p: TensorSpec, *, size: int) -> TensorSpec:
     if p.dtype != uint8 or not p.shape:
-        raise DTypeError(message("unpack_int4: takes uint8 of at least one axis", got=str(p)))
+        raise DTypeError("unpack_int4: takes uint8 of at least one axis", got=str(p))
     if (size + 1) // 2 != p.shape[-1]:
-        raise ShapeError(
-            message(f"unpack_int4: {size} numbers take {(size + 1) // 2} bytes, there are {p.shape[-1]}", got=str(p))
-        )
+        raise ShapeError(f"unpack_int4: {size} numbers take {(size + 1) // 2} bytes, there are {p.shape[-1]}",
+                         got=str(p))
     return make_spec((*p.shape[:-1], size), int8)
 
 

@@ -269,7 +269,7 @@ def _families(paths: dict[str, tuple[str, Callable[..., Any]]]) -> Iterator[str]
         ]
         if rows:
             columns = ("Operation", "What it does", "Dtypes", "Gradient", "Autocast", "Where it has no derivative",
-                       "FLOPs", "ONNX", "Reference")  # fmt: skip
+                       "FLOPs", "ONNX", "Reference")
             yield f"## {family}\n\n{_table(columns, rows)}\n"
 
 

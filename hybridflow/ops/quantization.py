@@ -16,7 +16,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import DType, as_dtype, float32, float64, int8, uint8
-from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError
 from hybridflow.core.op import Bad, Sample, Saves, Stops, op
 from hybridflow.ops.common import (
     Tensor,
@@ -62,7 +62,7 @@ def _float8(dtype: Any) -> Format:
 FORMATS = {
     "int8": Format(-128, 127, int8), "uint8": Format(0, 255, uint8), "int4": Format(-8, 7, int8),
     "float8_e4m3fn": _float8(ml_dtypes.float8_e4m3fn), "float8_e5m2": _float8(ml_dtypes.float8_e5m2),
-}  # fmt: skip
+}
 """The formats by name. int4 is stored in int8, one number per byte, until `pack_int4`; float8 as its bits."""
 
 
@@ -115,16 +115,14 @@ def _require_scale(name: str, scale: TensorSpec, zero: tuple[TensorSpec, ...], s
     require_kind(name, ("float",), scale)
     for one in zero:
         if one.dtype != stored:
-            raise DTypeError(
-                message(f"{name}: the zero point is {one.dtype}, the numbers are stored in {stored}", got=text,
-                        hint=f"Cast it with .astype({str(stored)!r}).")
-            )  # fmt: skip
+            raise DTypeError(f"{name}: the zero point is {one.dtype}, the numbers are stored in {stored}", got=text,
+                             hint=f"Cast it with .astype({str(stored)!r}).")
 
 
 def _require_format(name: str, dtype: str, zero: tuple[Any, ...]) -> Format:
     format = FORMATS[one_of(name, "dtype", dtype, [*FORMATS])]
     if zero and format.float8 is not None:
-        raise ArgumentError(message(f"{name}: {dtype} is symmetric, it takes no zero point", hint="Leave it out."))
+        raise ArgumentError(f"{name}: {dtype} is symmetric, it takes no zero point", hint="Leave it out.")
     return format
 
 
@@ -191,17 +189,13 @@ def _by_axis(name: str, x: Tensor, value: Any, axis: int | None) -> Tensor:
     tensor = as_tensor(value)
     if axis is None:
         if tensor.ndim == 1 and x.ndim > 1:
-            raise ShapeError(
-                message(f"{name}: a scale of 1 axis needs axis=, the axis of the input along which it varies",
-                        got=call_text(name, x.spec, tensor.spec))
-            )  # fmt: skip
+            raise ShapeError(f"{name}: a scale of 1 axis needs axis=, the axis of the input along which it varies",
+                             got=call_text(name, x.spec, tensor.spec))
         return tensor
     axis = normalize_axis(name, axis, x.ndim)
     if tensor.ndim != 1 or tensor.shape[0] != x.shape[axis]:
-        raise ShapeError(
-            message(f"{name}: a scale of size {tensor.size}, axis {axis} has size {x.shape[axis]}",
-                    got=call_text(name, x.spec, tensor.spec), hint="Give a number for each slice along the axis.")
-        )  # fmt: skip
+        raise ShapeError(f"{name}: a scale of size {tensor.size}, axis {axis} has size {x.shape[axis]}",
+                         got=call_text(name, x.spec, tensor.spec), hint="Give a number for each slice along the axis.")
     return reshape(tensor, tuple([-1 if i == axis else 1 for i in range(x.ndim)]))
 
 
@@ -223,7 +217,7 @@ def _operands(name: str, x: Tensor, scale: Any, zero: Any, axis: int | None) -> 
 def quantize_linear(
     x: TensorLike, scale: TensorLike, zero_point: TensorLike | None = None, *, axis: int | None = None,
     dtype: str = "int8",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Store numbers as small integers: ``round(x / scale) + zero_point``, limited to the range of a format.
 
     Halves are rounded to the even integer. What is outside the range, infinities included, becomes its nearest end.
@@ -277,10 +271,8 @@ def _infer_dequantize(q: TensorSpec, scale: TensorSpec, *zero: TensorSpec, dtype
     text = call_text("dequantize_linear", q, scale, *zero)
     format = _require_format("dequantize_linear", dtype, zero)
     if q.dtype != format.stored:
-        raise DTypeError(
-            message(f"dequantize_linear: {dtype} is stored in {format.stored}, not {q.dtype}", got=text,
-                    hint="Give the dtype= with which the numbers were quantized.")
-        )  # fmt: skip
+        raise DTypeError(f"dequantize_linear: {dtype} is stored in {format.stored}, not {q.dtype}", got=text,
+                         hint="Give the dtype= with which the numbers were quantized.")
     _require_scale("dequantize_linear", scale, zero, format.stored, text)
     shape = broadcast_shapes("dequantize_linear", q.shape, scale.shape, *[one.shape for one in zero])
     return make_spec(shape, scale.dtype)
@@ -336,7 +328,7 @@ def _dequantize_onnx(o: Any, q: Any, scale: Any, zero: Any = None, *, dtype: str
 def dequantize_linear(
     q: TensorLike, scale: TensorLike, zero_point: TensorLike | None = None, *, axis: int | None = None,
     dtype: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Return the real numbers of stored ones: ``(q - zero_point) * scale``.
 
     Args:
@@ -474,7 +466,7 @@ def _fake_samples(rng: np.random.Generator) -> Any:
 def fake_quantize(
     x: TensorLike, scale: TensorLike, zero_point: TensorLike | None = None, *, axis: int | None = None,
     dtype: str = "int8",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Round numbers as `quantize_linear` and `dequantize_linear` do together, with a gradient for training.
 
     The gradient passes through the rounding unchanged, and is 0 where a number is outside the format's range. Scale and
@@ -530,7 +522,7 @@ def _dynamic_lowered(x: Any) -> Any:
 
 def _dynamic_infer(x: TensorSpec) -> tuple[TensorSpec, ...]:
     if x.dtype not in (float32, float64):
-        raise DTypeError(message(f"quantize_dynamic: does not take {x.dtype}, only float32 and float64", got=str(x)))
+        raise DTypeError(f"quantize_dynamic: does not take {x.dtype}, only float32 and float64", got=str(x))
     return make_spec(x.shape, uint8), make_spec((), x.dtype), make_spec((), uint8)
 
 
@@ -579,4 +571,4 @@ def quantize_dynamic(x: TensorLike) -> tuple[Tensor, Tensor, Tensor]:
 __all__ = [
     "Format", "dequantize", "dequantize_linear", "fake_quantize", "in_format", "onnx_scales", "quantize_dynamic",
     "quantize_linear", "quantize_lowered", "quantize_on_host",
-]  # fmt: skip
+]

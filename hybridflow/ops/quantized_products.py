@@ -10,7 +10,7 @@ from jax import lax
 from hybridflow.backend import products
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import DType, float32, int8, uint8
-from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError
 from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, op
 from hybridflow.ops.common import (
     Tensor,
@@ -86,7 +86,7 @@ def _weight_lowered(x: Any, weight: Any, scale: Any, *bias: Any, dtype: str, gro
     y = lax.dot_general(
         x.astype(wide), values, (((x.ndim - 1,), (1,)), ((), ())), precision=lax.Precision.HIGHEST,
         preferred_element_type=accumulate_in(x.dtype),
-    )  # fmt: skip
+    )
     return (y + bias[0].astype(wide) if bias else y).astype(x.dtype)
 
 
@@ -96,26 +96,22 @@ def _infer_weight(
     text = call_text("weight_only_linear", x, weight, scale, *bias)
     require_kind("weight_only_linear", ("float",), x, scale, *bias)
     if weight.dtype != stored_dtype(dtype) or weight.ndim != 2:
-        raise DTypeError(
-            message(f"weight_only_linear: a matrix of {dtype} is stored in {stored_dtype(dtype)}", got=text,
-                    hint="Quantize it with hf.quantize.quantize_linear; int4 then with pack_int4.")
-        )  # fmt: skip
+        raise DTypeError(f"weight_only_linear: a matrix of {dtype} is stored in {stored_dtype(dtype)}", got=text,
+                         hint="Quantize it with hf.quantize.quantize_linear; int4 then with pack_int4.")
     if not x.shape:
-        raise ShapeError(message("weight_only_linear: the input has no axis", got=text, hint="It is (..., in)."))
+        raise ShapeError("weight_only_linear: the input has no axis", got=text, hint="It is (..., in).")
     size = x.shape[-1]
     count = _row_of(size, dtype)
     if weight.shape[1] != count:
         raise ShapeError(
-            message(f"weight_only_linear: {size} inputs in {dtype} take rows of {count}, there are {weight.shape[1]}",
-                    got=text, hint="The input is (..., in), the weight (out, in).")
-        )  # fmt: skip
+            f"weight_only_linear: {size} inputs in {dtype} take rows of {count}, there are {weight.shape[1]}", got=text,
+            hint="The input is (..., in), the weight (out, in)."
+        )
     rows = weight.shape[0]
     scales = (rows,) if group is None else (rows, -(-size // group))
     if scale.shape != scales or any([one.shape != (rows,) for one in bias]):
-        raise ShapeError(
-            message(f"weight_only_linear: the scale has shape {scale.shape}, the weight takes {scales}", got=text,
-                    hint=f"group={group}; a bias is ({rows},).")
-        )  # fmt: skip
+        raise ShapeError(f"weight_only_linear: the scale has shape {scale.shape}, the weight takes {scales}", got=text,
+                         hint=f"group={group}; a bias is ({rows},).")
     return make_spec((*x.shape[:-1], rows), x.dtype)
 
 
@@ -137,7 +133,7 @@ def _weight_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng), weight[:, :0], scale), error=ShapeError, text="the input has no axis")
     for size, count in ((6, 3), (9, 5)):
         yield Bad((normals(rng, size), packed(stored(rng, 2, 8) >> 4), scale), {"dtype": "int4"}, error=ShapeError,
-                  text=f"{size} inputs in int4 take rows of {count}, there are 4")  # fmt: skip
+                  text=f"{size} inputs in int4 take rows of {count}, there are 4")
     yield Bad((x, weight.view(np.uint8), scale), error=DTypeError, text="a matrix of int8 is stored in int8")
     yield Bad((x, weight[:1, :, None], scale[:1]), error=DTypeError, text="a matrix of int8 is stored in int8")
     yield Bad((x, weight, scale), {"dtype": "int4"}, error=DTypeError, text="a matrix of int4 is stored in uint8")
@@ -187,7 +183,7 @@ def _restoring(y: TensorSpec, x: TensorSpec, weight: TensorSpec, scale: TensorSp
 def weight_only_linear(
     x: TensorLike, weight: TensorLike, scale: TensorLike, bias: TensorLike | None = None, *, dtype: str = "int8",
     group: int | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Compute a linear layer whose weights are quantized: ``x @ (weight * scale).T + bias``.
 
     The weights become floats where they are multiplied. The gradient reaches `x`, the scale and the bias.
@@ -220,10 +216,8 @@ def weight_only_linear(
     """
     (value,) = promote_float(x)
     if dtype not in FORMATS or dtype == "uint8":
-        raise ArgumentError(
-            message(f"weight_only_linear: dtype={dtype!r} is no format of weights",
-                    hint="Use int8, int4, float8_e4m3fn or float8_e5m2.")
-        )  # fmt: skip
+        raise ArgumentError(f"weight_only_linear: dtype={dtype!r} is no format of weights",
+                            hint="Use int8, int4, float8_e4m3fn or float8_e5m2.")
     require_group("weight_only_linear", group)
     given = [value, as_tensor(weight), cast_to(as_tensor(scale), float32)]
     given += [] if bias is None else [cast_to(as_tensor(bias), value.dtype)]
@@ -233,9 +227,8 @@ def weight_only_linear(
 def require_group(name: str, group: Any) -> None:
     """Raise unless a group is a positive number of weights, or None."""
     if group is not None and (type(group) is not int or group < 1):
-        raise ArgumentError(
-            message(f"{name}: group={group!r} is not a number of weights", hint="Use 32, 64 or 128, or None for all.")
-        )
+        raise ArgumentError(f"{name}: group={group!r} is not a number of weights",
+                            hint="Use 32, 64 or 128, or None for all.")
 
 
 # -- input and weights --------------------------------------------------------------------------------------------
@@ -259,30 +252,24 @@ def _linear_lowered(x: Any, x_scale: Any, x_zero: Any, weight: Any, scale: Any, 
 
 
 def _require(name: str, x: TensorSpec, x_scale: TensorSpec, x_zero: TensorSpec, weight: TensorSpec, scale: TensorSpec,
-             *bias: TensorSpec) -> str:  # fmt: skip
+             *bias: TensorSpec) -> str:
     text = call_text(name, x, x_scale, x_zero, weight, scale, *bias)
     require_kind(name, ("float",), x, x_scale, scale, *bias)
     if weight.dtype != int8 or str(x_zero.dtype) not in ("int8", "uint8"):
-        raise DTypeError(
-            message(f"{name}: takes a weight of int8 and a zero point of int8 or uint8, not {weight.dtype} and "
-                    f"{x_zero.dtype}", got=text, hint="Quantize the weight with hf.quantize.quantize_linear.")
-        )  # fmt: skip
+        raise DTypeError(f"{name}: takes a weight of int8 and a zero point of int8 or uint8, not {weight.dtype} and "
+                         f"{x_zero.dtype}", got=text, hint="Quantize the weight with hf.quantize.quantize_linear.")
     if x_scale.shape or x_zero.shape:
-        raise ShapeError(message(f"{name}: scale and zero point of the input are one number each", got=text))
+        raise ShapeError(f"{name}: scale and zero point of the input are one number each", got=text)
     if any([one.shape != weight.shape[:1] for one in (scale, *bias)]):
-        raise ShapeError(
-            message(f"{name}: the weight takes scales, and a bias, of shape {weight.shape[:1]}", got=text)
-        )
+        raise ShapeError(f"{name}: the weight takes scales, and a bias, of shape {weight.shape[:1]}", got=text)
     return text
 
 
 def _infer_linear(x: TensorSpec, *others: TensorSpec) -> TensorSpec:
     text, weight = _require("quantized_linear", x, *others), others[2]
     if weight.ndim != 2 or not x.shape or x.shape[-1] != weight.shape[1]:
-        raise ShapeError(
-            message(f"quantized_linear: an input of shape {x.shape} does not fit a weight of shape {weight.shape}",
-                    got=text, hint="The input is (..., in), the weight (out, in).")
-        )  # fmt: skip
+        raise ShapeError(f"quantized_linear: an input of shape {x.shape} does not fit a weight of shape {weight.shape}",
+                         got=text, hint="The input is (..., in), the weight (out, in).")
     return make_spec((*x.shape[:-1], weight.shape[0]), x.dtype)
 
 
@@ -348,11 +335,11 @@ def _operands(
     ulp=32,
     onnx=_linear_onnx,
     padded=dense,
-)  # fmt: skip
+)
 def quantized_linear(
     x: TensorLike, x_scale: TensorLike, x_zero_point: TensorLike, weight: TensorLike, scale: TensorLike,
     bias: TensorLike | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Compute a linear layer in integers: the input is stored, multiplied, added up in int32, and scaled back.
 
     In ONNX it is written as QuantizeLinear and DequantizeLinear around a product of floats (QDQ), which runtimes fuse
@@ -432,11 +419,11 @@ def _conv_onnx(
     traits=("convolution",),
     ulp=64,
     onnx=_conv_onnx,
-)  # fmt: skip
+)
 def quantized_conv(
     x: TensorLike, x_scale: TensorLike, x_zero_point: TensorLike, kernel: TensorLike, scale: TensorLike,
     bias: TensorLike | None = None, *, stride: Any = 1, padding: Any = "valid", dilation: Any = 1, groups: int = 1,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Compute a convolution in integers, with a bias; see `quantized_linear`.
 
     Args:

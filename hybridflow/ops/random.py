@@ -42,7 +42,7 @@ from hybridflow.ops.random_distributions import (
 def uniform(
     shape: Any = (), low: TensorLike = 0.0, high: TensorLike = 1.0, dtype: Any = float32, *,
     device: DeviceLike = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Draw numbers evenly distributed over [low, high) from the default generator.
 
     Args:
@@ -71,7 +71,7 @@ def uniform(
 def normal(
     shape: Any = (), dtype: Any = float32, mean: TensorLike = 0.0, std: TensorLike = 1.0, *,
     device: DeviceLike = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Draw normally distributed numbers from the default generator.
 
     Args:
@@ -254,7 +254,7 @@ def split(count: int = 2) -> list[Generator]:
 def choice(
     x: Any, shape: Any = (), replace: bool = True, p: TensorLike | None = None, axis: int = 0, *,
     device: DeviceLike = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Draw elements (slices of an axis) of a tensor from the default generator.
 
     Args:
@@ -308,4 +308,4 @@ __all__ = [
     "bernoulli", "beta", "binomial", "categorical", "cauchy", "choice", "default_generator", "dirichlet", "exponential",
     "gamma", "geometric", "gumbel", "integers", "laplace", "logistic", "lognormal", "multivariate_normal", "normal",
     "permutation", "poisson", "seed", "shuffle", "split", "truncated_normal", "uniform",
-]  # fmt: skip
+]

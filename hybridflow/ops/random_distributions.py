@@ -41,7 +41,7 @@ def exponential(
 def gumbel(
     shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32, *,
     device: DeviceLike = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Draw from the Gumbel distribution, the limit distribution of maxima, from the default generator.
 
     Args:
@@ -70,7 +70,7 @@ def gumbel(
 def laplace(
     shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32, *,
     device: DeviceLike = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Draw from the Laplace distribution, exponential to both sides, from the default generator.
 
     Args:
@@ -99,7 +99,7 @@ def laplace(
 def logistic(
     shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32, *,
     device: DeviceLike = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Draw from the logistic distribution from the default generator.
 
     Args:
@@ -128,7 +128,7 @@ def logistic(
 def cauchy(
     shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32, *,
     device: DeviceLike = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Draw from the Cauchy distribution, which has no mean, from the default generator.
 
     Args:
@@ -157,7 +157,7 @@ def cauchy(
 def lognormal(
     shape: Any = None, mean: TensorLike = 0.0, std: TensorLike = 1.0, dtype: Any = float32, *,
     device: DeviceLike = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Draw numbers whose logarithm is normally distributed from the default generator.
 
     Args:
@@ -187,7 +187,7 @@ def lognormal(
 def gamma(
     concentration: TensorLike, shape: Any = None, scale: TensorLike = 1.0, dtype: Any = float32, *,
     device: DeviceLike = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Draw from the gamma distribution of mean ``concentration * scale`` from the default generator.
 
     Args:
@@ -278,7 +278,7 @@ def dirichlet(
 def multivariate_normal(
     mean: TensorLike, covariance: TensorLike, shape: Any = None, dtype: Any = float32, *,
     device: DeviceLike = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Draw normally distributed vectors from the default generator.
 
     Args:
@@ -396,4 +396,4 @@ def geometric(p: TensorLike, shape: Any = None, dtype: Any = int32, *, device: D
 __all__ = [
     "beta", "binomial", "cauchy", "dirichlet", "exponential", "gamma", "geometric", "gumbel", "laplace", "logistic",
     "lognormal", "multivariate_normal", "poisson",
-]  # fmt: skip
+]

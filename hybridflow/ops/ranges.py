@@ -22,7 +22,7 @@ from hybridflow.core.dtypes import (
     int64,
     kind_of,
 )
-from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, TracedValueError, message
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, TracedValueError
 from hybridflow.core.keywords import plain
 from hybridflow.core.op import Bad, Sample, op
 from hybridflow.core.tensor import TensorMethods, as_tensor
@@ -106,7 +106,7 @@ def _arange_onnx(o: Any, *, start: Any, step: Any, size: Any, dtype: Any) -> Any
 def arange(
     start: float, /, stop: float | None = None, step: float = 1, *, dtype: Any = None, device: DeviceLike = None,
     **other: Any,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Make a tensor of evenly spaced numbers: ``start, start + step, ...`` up to but without `stop`.
 
     Args:
@@ -136,17 +136,17 @@ def arange(
     for number in (first, end, step):
         if isinstance(number, TensorMethods) and as_tensor(number)._value is None:
             raise TracedValueError(
-                message("arange: how many elements there are depends on a tensor, which has no value in a trace",
-                        got=f"arange({first}, {end}, {step})",
-                        hint="Loop with `for i in range(n):`; or take a bound, i = hf.arange(100), and mask the "
-                             "rest, hf.where(i < n, ...).")
-            )  # fmt: skip
+                "arange: how many elements there are depends on a tensor, which has no value in a trace",
+                got=f"arange({first}, {end}, {step})",
+                hint="Loop with `for i in range(n):`; or take a bound, i = hf.arange(100), and mask the "
+                     "rest, hf.where(i < n, ...)."
+            )
     if step == 0:
-        raise ArgumentError(message("arange: the step is 0", got=f"arange({first}, {end}, 0)", hint="Use 1 or -1."))
+        raise ArgumentError("arange: the step is 0", got=f"arange({first}, {end}, 0)", hint="Use 1 or -1.")
     all_integers = all(isinstance(number, int | Dim | np.integer) for number in (first, end, step))
     result_dtype = as_dtype(dtype) if dtype is not None else int32 if all_integers else float32
     if kind_of(result_dtype) in ("bool", "complex"):
-        raise DTypeError(message(f"arange: does not give {result_dtype}", hint="Choose an integer or float dtype."))
+        raise DTypeError(f"arange: does not give {result_dtype}", hint="Choose an integer or float dtype.")
     if all_integers:
         size = _whole_steps(first, end, step)
     else:
@@ -209,7 +209,7 @@ def _linspace_samples(rng: np.random.Generator) -> Any:
 def linspace(
     start: complex, stop: complex, /, num: int, *, dtype: Any = None, device: DeviceLike = None, endpoint: bool = True,
     **other: Any,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Make a tensor of a number of evenly spaced points.
 
     Args:
@@ -246,10 +246,10 @@ def linspace(
         ]
         return parts[0] + parts[1] * 1j
     if kind_of(result_dtype) != "float" or has_complex_end:
-        raise DTypeError(message(f"linspace: does not give {result_dtype}", hint="Choose a floating-point dtype."))
+        raise DTypeError(f"linspace: does not give {result_dtype}", hint="Choose a floating-point dtype.")
     count = num if isinstance(num, Dim) else num.__index__()
     if count < 0:
-        raise ShapeError(message(f"linspace: {count} is not a number of points", hint="Ask for 0 or more."))
+        raise ShapeError(f"linspace: {count} is not a number of points", hint="Ask for 0 or more.")
     first, last = float(cast(float, start)) + 0.0, float(cast(float, stop)) + 0.0
     attrs = {"start": first, "stop": last, "num": count, "endpoint": endpoint}
     return bind_on(device, linspace.op, {**attrs, "dtype": result_dtype})

@@ -11,7 +11,7 @@ from jax import lax
 from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import int32
-from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, TraceError, message
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, TraceError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import REGISTRY, Bad, Sample, op
 from hybridflow.ops import common
@@ -68,11 +68,11 @@ def moveaxis(x: TensorLike, source: int | tuple[int, ...], destination: int | tu
         sides.append([normalize_axis("moveaxis", axis, tensor.ndim) for axis in items])
     old, new = sides
     if len(old) != len(new):
-        raise ShapeError(message(f"moveaxis: {len(old)} axes to {len(new)} places", hint="Give each a position."))
+        raise ShapeError(f"moveaxis: {len(old)} axes to {len(new)} places", hint="Give each a position.")
     moves = set(zip(new, old, strict=True))  # an axis may be named twice for one place, as where it changes with itself
     for axes, normal in ((source, old), (destination, new)):
         if len(set(normal)) != len(moves):
-            raise ShapeError(message(f"moveaxis: {axes} names an axis twice", hint="Name each axis once."))
+            raise ShapeError(f"moveaxis: {axes} names an axis twice", hint="Name each axis once.")
     order = [axis for axis in range(tensor.ndim) if axis not in old]
     for position, axis in sorted(moves):
         order.insert(position, axis)
@@ -143,13 +143,11 @@ def meshgrid(*arrays: TensorLike, indexing: Literal["xy", "ij"] = "xy") -> list[
                 [1, 2]], dtype=int32)
     """
     if indexing not in ("xy", "ij"):
-        raise ArgumentError(message(f"meshgrid: {indexing!r} is neither 'xy' nor 'ij'"))
+        raise ArgumentError(f"meshgrid: {indexing!r} is neither 'xy' nor 'ij'")
     rows = list(promote(*arrays)) if arrays else []
     for row in rows:
         if row.ndim != 1:
-            raise ShapeError(
-                message(f"meshgrid: an array of {row.ndim} dimensions", got=str(row.spec), hint="Pass rows.")
-            )
+            raise ShapeError(f"meshgrid: an array of {row.ndim} dimensions", got=str(row.spec), hint="Pass rows.")
     order = list(range(len(rows)))
     if indexing == "xy" and len(rows) > 1:
         order[:2] = [1, 0]
@@ -169,7 +167,7 @@ def _roll_lower(x: Any, *, shift: tuple[int, ...], axis: tuple[int, ...]) -> Any
         if size and step % size:
             cut = size - step % size
             x = lax.concatenate([lax.slice_in_dim(x, cut, size, axis=along), lax.slice_in_dim(x, 0, cut, axis=along)],
-                                along)  # fmt: skip
+                                along)
     return x
 
 
@@ -239,9 +237,7 @@ def roll(x: TensorLike, /, shift: int | tuple[int, ...], axis: Axis = None, **ot
     normalized = tuple([normalize_axis("roll", one, tensor.ndim) for one in axes])
     steps = tuple([int(step) for step in shift]) if isinstance(shift, list | tuple) else (int(shift),) * len(normalized)
     if len(steps) != len(normalized):
-        raise ShapeError(
-            message(f"roll: {len(steps)} shifts for {len(normalized)} axes", hint="Give one shift per axis.")
-        )
+        raise ShapeError(f"roll: {len(steps)} shifts for {len(normalized)} axes", hint="Give one shift per axis.")
     return bind(roll.op, (tensor,), {"shift": steps, "axis": normalized})
 
 
@@ -283,14 +279,12 @@ def repeat(x: TensorLike, repeats: TensorLike, /, axis: int | None = None, **oth
         return _repeat_all(tensor, cast(int, repeats), along)
     counts = _counts(repeats)
     if (counts < 0).any():
-        raise ArgumentError(message("repeat: a negative count", got=str(counts.tolist())[:80], hint="Use 0 or more."))
+        raise ArgumentError("repeat: a negative count", got=str(counts.tolist())[:80], hint="Use 0 or more.")
     if counts.size == 1:
         return _repeat_all(tensor, int(counts.reshape(())), along)
     if counts.shape != (tensor.shape[along],):
-        raise ShapeError(
-            message(f"repeat: counts of shape {counts.shape} for axis {along} of size {tensor.shape[along]}",
-                    got=str(tensor.spec), hint="Give one count per element, or one for all.")
-        )  # fmt: skip
+        raise ShapeError(f"repeat: counts of shape {counts.shape} for axis {along} of size {tensor.shape[along]}",
+                         got=str(tensor.spec), hint="Give one count per element, or one for all.")
     return take(tensor, np.repeat(np.arange(counts.size, dtype=int32), counts), axis=along)
 
 
@@ -298,17 +292,15 @@ def _counts(repeats: TensorLike) -> np.ndarray[Any, Any]:
     counts = as_tensor(repeats)
     value = known_value(counts)
     if value is None:
-        raise TraceError(
-            message("repeat: the shape depends on the counts, whose values a trace does not have",
-                    got=str(counts.spec), hint="Pass a Python number, or mark the argument static.")
-        )  # fmt: skip
+        raise TraceError("repeat: the shape depends on the counts, whose values a trace does not have",
+                         got=str(counts.spec), hint="Pass a Python number, or mark the argument static.")
     return value
 
 
 def _repeat_all(x: Tensor, count: int, axis: int) -> Tensor:
     """Repeat every element equally often, whatever the axis's size."""
     if count < 0:
-        raise ArgumentError(message(f"repeat: {count} times", hint="Use 0 or more."))
+        raise ArgumentError(f"repeat: {count} times", hint="Use 0 or more.")
     shape = x.shape
     longer = (*shape[: axis + 1], count, *shape[axis + 1 :])
     spread = broadcast_to(expand_dims(x, axis + 1), longer)
@@ -337,7 +329,7 @@ def tile(x: TensorLike, repetitions: int | tuple[int, ...], /) -> Tensor:
     tensor = as_tensor(x)
     counts = normalize_shape("tile", repetitions, negative=True)
     if any(count < 0 for count in counts):
-        raise ArgumentError(message(f"tile: {counts} holds a negative number", hint="Use 0 or more."))
+        raise ArgumentError(f"tile: {counts} holds a negative number", hint="Use 0 or more.")
     ndim = max(len(counts), tensor.ndim)
     counts = (1,) * (ndim - len(counts)) + counts
     shape = (1,) * (ndim - tensor.ndim) + tensor.shape
@@ -399,12 +391,10 @@ Pads = tuple[tuple[int, int], ...]
 
 def _pad_infer(x: TensorSpec, value: TensorSpec, *, pads: Pads) -> TensorSpec:
     if x.dtype != value.dtype:
-        raise DTypeError(message(f"pad: dtypes differ: {x.dtype} and {value.dtype}", got=call_text("pad", x, value)))
+        raise DTypeError(f"pad: dtypes differ: {x.dtype} and {value.dtype}", got=call_text("pad", x, value))
     if value.shape != ():
-        raise ShapeError(
-            message(f"pad: the value has shape {value.shape}, not ()", got=call_text("pad", x, value),
-                    hint="Pad with one number.")
-        )  # fmt: skip
+        raise ShapeError(f"pad: the value has shape {value.shape}, not ()", got=call_text("pad", x, value),
+                         hint="Pad with one number.")
     sizes = zip(x.shape, pads, strict=True)
     return make_spec(tuple([low + size + high for size, (low, high) in sizes]), x.dtype)
 
@@ -480,7 +470,7 @@ def pad(x: TensorLike, /, pad_width: Any, value: TensorLike = 0, *, mode: PadMod
     tensor = as_tensor(x)
     if mode != "constant":
         if mode not in _BORDERS:
-            raise ArgumentError(message(f"pad: {mode!r} is not one of {['constant', *_BORDERS]}"))
+            raise ArgumentError(f"pad: {mode!r} is not one of {['constant', *_BORDERS]}")
         for axis, (low, high) in enumerate(_pairs(pad_width, tensor)):
             tensor = _with_border(tensor, axis, low, high, mode)
         return tensor
@@ -504,10 +494,8 @@ def _with_border(x: Tensor, axis: int, low: Any, high: Any, mode: str) -> Tensor
     if low == 0 and high == 0:
         return x
     if x.shape[axis] == 0:
-        raise ShapeError(
-            message(f"pad: axis {axis} is empty, so there is nothing for a border of mode {mode!r}", got=str(x.spec),
-                    hint='Use mode="constant".')
-        )  # fmt: skip
+        raise ShapeError(f"pad: axis {axis} is empty, so there is nothing for a border of mode {mode!r}",
+                         got=str(x.spec), hint='Use mode="constant".')
     if mode == "edge" or (mode == "reflect" and x.shape[axis] == 1):
         ends = [(_part(x, axis, 0, 1), low), (x, 1), (_part(x, axis, x.shape[axis] - 1, 1), high)]
         return join([part if part is x else _spread(part, axis, count) for part, count in ends], axis=axis)
@@ -543,15 +531,13 @@ def _pairs(width: Any, x: Tensor) -> Pads:
     if len(items) == 2 and not any(isinstance(item, list | tuple) for item in items):
         items = [tuple(items)] * x.ndim
     if len(items) != x.ndim:
-        raise ShapeError(
-            message(f"pad: {len(items)} pairs of widths for {x.ndim} dimensions", got=f"pad({x.spec}, {width})",
-                    hint="Give one pair per axis.")
-        )  # fmt: skip
+        raise ShapeError(f"pad: {len(items)} pairs of widths for {x.ndim} dimensions", got=f"pad({x.spec}, {width})",
+                         hint="Give one pair per axis.")
     pairs = [normalize_shape("pad", item, negative=True) for item in items]
     for pair in pairs:
         for size in pair:
             if size < 0:
-                raise ShapeError(message(f"pad: {size} is not a width", got=f"{width}", hint="Use 0 or more."))
+                raise ShapeError(f"pad: {size} is not a width", got=f"{width}", hint="Use 0 or more.")
     return tuple([(pair[0], pair[1]) for pair in pairs])
 
 

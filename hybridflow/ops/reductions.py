@@ -10,7 +10,7 @@ from jax import lax
 from hybridflow.backend.collectives import LOWERED_FOR
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32, is_differentiable
-from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.errors import ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, Stops, on_host, op
 from hybridflow.core.spec import TensorSpec
@@ -63,10 +63,8 @@ def _reduction(name: str, kinds: tuple[str, ...], *, empty: bool = True) -> Any:
         if not empty:
             for i in axis:
                 if x.shape[i] == 0:
-                    raise ShapeError(
-                        message(f"{name}: axis {i} has size 0, so there is nothing to choose from",
-                                got=call_text(name, x), hint="Reduce non-empty axes only.")
-                    )  # fmt: skip
+                    raise ShapeError(f"{name}: axis {i} has size 0, so there is nothing to choose from",
+                                     got=call_text(name, x), hint="Reduce non-empty axes only.")
         return make_spec(reduced_shape(x.shape, axis, keepdims), x.dtype)
 
     return infer

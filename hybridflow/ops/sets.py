@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from hybridflow.core.dtypes import int32, kind_of
-from hybridflow.core.errors import ShapeError, TraceError, message
+from hybridflow.core.errors import ShapeError, TraceError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.ops.choice import clip
 from hybridflow.ops.common import Tensor, TensorLike, as_tensor, asarray, cast_to, known_value, promote, truth
@@ -34,10 +34,8 @@ def _value(name: str, x: TensorLike, hint: str) -> tuple[Tensor, np.ndarray[Any,
     tensor = as_tensor(x)
     value = known_value(tensor)
     if value is None:
-        raise TraceError(
-            message(f"{name}: the shape of its result depends on values, which a trace does not have",
-                    got=f"{name}({tensor.spec})", hint=hint)
-        )  # fmt: skip
+        raise TraceError(f"{name}: the shape of its result depends on values, which a trace does not have",
+                         got=f"{name}({tensor.spec})", hint=hint)
     return tensor, value
 
 
@@ -238,9 +236,8 @@ def nonzero(x: TensorLike, /) -> tuple[Tensor, ...]:
     """
     tensor, value = _value("nonzero", x, "Use hf.where(x != 0, a, b), which keeps the shape, or hf.count_nonzero.")
     if not tensor.ndim:
-        raise ShapeError(
-            message("nonzero: a tensor of shape () has no positions", got=str(tensor.spec), hint="Compare it with 0.")
-        )
+        raise ShapeError("nonzero: a tensor of shape () has no positions", got=str(tensor.spec),
+                         hint="Compare it with 0.")
     return tuple([asarray(positions.astype(int32)) for positions in np.nonzero(value)])
 
 
@@ -274,4 +271,4 @@ def count_nonzero(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False
 __all__ = [
     "UniqueAllResult", "UniqueCountsResult", "UniqueInverseResult", "count_nonzero", "isin", "nonzero", "unique_all",
     "unique_counts", "unique_inverse", "unique_values",
-]  # fmt: skip
+]

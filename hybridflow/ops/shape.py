@@ -10,7 +10,7 @@ from jax import lax
 
 from hybridflow.core.dims import Dim, same_size
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.errors import ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, op
 from hybridflow.core.operators import add_method
@@ -38,10 +38,8 @@ from hybridflow.ops.sizes import count_elements, normalize_shape
 
 def _reshape_infer(x: TensorSpec, *, shape: Shape) -> TensorSpec:
     if not same_size(x.size, count_elements(shape)) and x.size != count_elements(shape):
-        raise ShapeError(
-            message(f"reshape: {x.size} elements do not fit shape {shape}, which has {count_elements(shape)}",
-                    got=call_text("reshape", x), hint="The number of elements must stay; one size may be -1.")
-        )  # fmt: skip
+        raise ShapeError(f"reshape: {x.size} elements do not fit shape {shape}, which has {count_elements(shape)}",
+                         got=call_text("reshape", x), hint="The number of elements must stay; one size may be -1.")
     return make_spec(shape, x.dtype)
 
 
@@ -50,20 +48,16 @@ def _fill_unknown(x: Tensor, shape: Shape) -> Shape:
     unknown = [i for i, size in enumerate(shape) if not isinstance(size, Dim) and size == -1]
     for size in shape:
         if not isinstance(size, Dim) and size < -1:
-            raise ShapeError(message(f"reshape: {size} is not a size", got=f"shape={shape}", hint="Use -1 or more."))
+            raise ShapeError(f"reshape: {size} is not a size", got=f"shape={shape}", hint="Use -1 or more.")
     if not unknown:
         return shape
     if len(unknown) > 1:
-        raise ShapeError(
-            message("reshape: only one size may be -1", got=f"shape={shape}", hint="Give all sizes but one.")
-        )
+        raise ShapeError("reshape: only one size may be -1", got=f"shape={shape}", hint="Give all sizes but one.")
     total = count_elements(x.shape)
     rest = count_elements(tuple([size for i, size in enumerate(shape) if i != unknown[0]]))
     if rest == 0:
-        raise ShapeError(
-            message("reshape: -1 is ambiguous beside a size of 0", got=f"shape={shape} of {x.spec}",
-                    hint="Give every size.")
-        )  # fmt: skip
+        raise ShapeError("reshape: -1 is ambiguous beside a size of 0", got=f"shape={shape} of {x.spec}",
+                         hint="Give every size.")
     left = total // rest
     return tuple([left if i == unknown[0] else size for i, size in enumerate(shape)])
 
@@ -187,10 +181,8 @@ def permute_dims(x: TensorLike, /, axes: Sequence[int], **other: Unpack[Other]) 
     tensor = as_tensor(x)
     ndim = tensor.ndim
     if len(axes) != ndim:
-        raise ShapeError(
-            message(f"permute_dims: {len(axes)} axes for {ndim} dimensions", got=f"axes={tuple(axes)} of {tensor.spec}",
-                    hint="Name every axis once.")
-        )  # fmt: skip
+        raise ShapeError(f"permute_dims: {len(axes)} axes for {ndim} dimensions",
+                         got=f"axes={tuple(axes)} of {tensor.spec}", hint="Name every axis once.")
     order = tuple([normalize_axis("permute_dims", axis, ndim) for axis in axes])
     normalize_axes("permute_dims", tuple(axes), ndim)
     return bind(permute_dims.op, (tensor,), {"axes": order})
@@ -204,10 +196,8 @@ def _broadcast_infer(x: TensorSpec, *, shape: Shape) -> TensorSpec:
     for axis, size in enumerate(x.shape):
         target = shape[axis + extra] if extra >= 0 else None
         if target is None or not (same_size(size, target) or size == 1 or size == target):
-            raise ShapeError(
-                message(f"broadcast_to: shape {x.shape} does not broadcast to {shape}",
-                        got=call_text("broadcast_to", x), hint="From the right, sizes must be equal or 1.")
-            )  # fmt: skip
+            raise ShapeError(f"broadcast_to: shape {x.shape} does not broadcast to {shape}",
+                             got=call_text("broadcast_to", x), hint="From the right, sizes must be equal or 1.")
     return make_spec(shape, x.dtype)
 
 
@@ -320,10 +310,8 @@ def expand_dims(x: TensorLike, /, axis: int | tuple[int, ...] = 0, **other: Unpa
 def _squeeze_infer(x: TensorSpec, *, axis: tuple[int, ...]) -> TensorSpec:
     for i in axis:
         if x.shape[i] != 1:
-            raise ShapeError(
-                message(f"squeeze: axis {i} has size {x.shape[i]}, not 1", got=call_text("squeeze", x),
-                        hint="Only axes of size 1 can be removed; index or reduce the others.")
-            )  # fmt: skip
+            raise ShapeError(f"squeeze: axis {i} has size {x.shape[i]}, not 1", got=call_text("squeeze", x),
+                             hint="Only axes of size 1 can be removed; index or reduce the others.")
     return make_spec(tuple([size for i, size in enumerate(x.shape) if i not in axis]), x.dtype)
 
 
@@ -398,10 +386,8 @@ def matrix_transpose(x: TensorLike, /) -> Tensor:
     tensor = as_tensor(x)
     ndim = tensor.ndim
     if ndim < 2:
-        raise ShapeError(
-            message(f"matrix_transpose: needs 2 dimensions at least, there are {ndim}", got=str(tensor.spec),
-                    hint="Add an axis with hf.expand_dims.")
-        )  # fmt: skip
+        raise ShapeError(f"matrix_transpose: needs 2 dimensions at least, there are {ndim}", got=str(tensor.spec),
+                         hint="Add an axis with hf.expand_dims.")
     return bind(permute_dims.op, (tensor,), {"axes": (*range(ndim - 2), ndim - 1, ndim - 2)})
 
 
@@ -409,10 +395,8 @@ def _transpose(x: TensorLike, /) -> Tensor:
     """Swap the axes of a matrix, which must have two dimensions."""
     tensor = as_tensor(x)
     if tensor.ndim != 2:
-        raise ShapeError(
-            message(f".T: needs exactly 2 dimensions, there are {tensor.ndim}", got=str(tensor.spec),
-                    hint="Use .mT for the last two axes, or hf.permute_dims.")
-        )  # fmt: skip
+        raise ShapeError(f".T: needs exactly 2 dimensions, there are {tensor.ndim}", got=str(tensor.spec),
+                         hint="Use .mT for the last two axes, or hf.permute_dims.")
     return bind(permute_dims.op, (tensor,), {"axes": (1, 0)})
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import as_dtype, int32, kind_of, uint32
-from hybridflow.core.errors import ArgumentTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentTypeError, ShapeError
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_number import as_size
 from hybridflow.ops.common import cast_to
@@ -40,15 +40,12 @@ def normalize_shape(name: str, shape: Any, *, negative: bool = False) -> Shape:
         try:
             result.append(size.__index__())
         except AttributeError:
-            raise ArgumentTypeError(
-                message(f"{name}: {size!r} is not a size", got=f"shape={shape!r}", hint="Use integers.")
-            ) from None
+            raise ArgumentTypeError(f"{name}: {size!r} is not a size", got=f"shape={shape!r}",
+                                    hint="Use integers.") from None
     if not negative:
         for size in result:
             if size < 0:
-                raise ShapeError(
-                    message(f"{name}: {size} is not a size", got=f"shape={shape!r}", hint="Use sizes from 0 on.")
-                )
+                raise ShapeError(f"{name}: {size} is not a size", got=f"shape={shape!r}", hint="Use sizes from 0 on.")
     return tuple(result)
 
 

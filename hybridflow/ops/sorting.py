@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from hybridflow.core.dims import Dim, evaluate
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import int32, is_floating
-from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, Stops, op
 from hybridflow.ops.along_axis import take_along_axis
@@ -279,15 +279,13 @@ def top_k(
     if other:
         return respelled(top_k, locals())
     if mode not in ("largest", "smallest"):
-        raise ArgumentError(message(f"top_k: {mode!r} is neither 'largest' nor 'smallest'"))
+        raise ArgumentError(f"top_k: {mode!r} is neither 'largest' nor 'smallest'")
     tensor = as_tensor(x)
     along = normalize_axis("top_k", axis, tensor.ndim)
     size = tensor.shape[along]
     if k < 0 or k > size:
-        raise ShapeError(
-            message(f"top_k: {k} elements of axis {along}, which has {size}", got=call_text("top_k", tensor.spec),
-                    hint=f"Ask for 0 to {size}.")
-        )  # fmt: skip
+        raise ShapeError(f"top_k: {k} elements of axis {along}, which has {size}", got=call_text("top_k", tensor.spec),
+                         hint=f"Ask for 0 to {size}.")
     order = argsort(tensor, axis=along, descending=mode == "largest")
     indices = bind(getitem.op, (order,), {"index": part_of(order.shape, along, 0, k)})
     return TopK(take_along_axis(tensor, indices, axis=along), indices)
@@ -326,10 +324,8 @@ def median(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False,
     along = normalize_axis("median", axis, ndim)
     size = tensor.shape[along]
     if size == 0:
-        raise ShapeError(
-            message(f"median: axis {along} has size 0, so there is nothing to choose from",
-                    got=call_text("median", tensor.spec), hint="Reduce non-empty axes only.")
-        )  # fmt: skip
+        raise ShapeError(f"median: axis {along} has size 0, so there is nothing to choose from",
+                         got=call_text("median", tensor.spec), hint="Reduce non-empty axes only.")
     ordered = sort(tensor, axis=along)
 
     def element(position: Any) -> Tensor:
@@ -348,13 +344,11 @@ def _search_infer(x1: TensorSpec, x2: TensorSpec, *, side: str) -> TensorSpec:
     del side
     require_kind("searchsorted", ("int", "uint", "float"), x1, x2)
     if len(x1.shape) != 1:
-        raise ShapeError(
-            message(f"searchsorted: what is searched has {len(x1.shape)} dimensions, not 1",
-                    got=call_text("searchsorted", x1, x2), hint="Search one sorted row; hf.vmap searches several.")
-        )  # fmt: skip
+        raise ShapeError(f"searchsorted: what is searched has {len(x1.shape)} dimensions, not 1",
+                         got=call_text("searchsorted", x1, x2), hint="Search one sorted row; hf.vmap searches several.")
     if x1.dtype != x2.dtype:
         text = f"searchsorted: dtypes differ: {x1.dtype} and {x2.dtype}"
-        raise DTypeError(message(text, got=call_text("searchsorted", x1, x2)))
+        raise DTypeError(text, got=call_text("searchsorted", x1, x2))
     return make_spec(x2.shape, int32)
 
 
@@ -429,7 +423,7 @@ def searchsorted(
         Tensor([1, 3, 4], dtype=int32)
     """
     if side not in ("left", "right"):
-        raise ArgumentError(message(f"searchsorted: {side!r} is neither 'left' nor 'right'"))
+        raise ArgumentError(f"searchsorted: {side!r} is neither 'left' nor 'right'")
     row, elements = as_bound(searchsorted.op, promote(x1, x2))
     _search_infer(row.spec, elements.spec, side=side)
     if sorter is not None:

@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32, float64, int32, kind_of
-from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.errors import ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, Stops, op
 from hybridflow.ops.common import (
@@ -104,7 +104,7 @@ def _var_wide(x: Any, axis: Axes, correction: float, keepdims: bool) -> Any:
     result = total / (
         np.asarray(max(freedom, 0), x.dtype) if isinstance(freedom, int | float)
         else lax.max(lowered_count(freedom, x.dtype), np.zeros((), x.dtype))
-    )  # fmt: skip
+    )
     return lax.reshape(result, shape) if keepdims else result
 
 
@@ -259,10 +259,8 @@ def _position_infer(name: str) -> Any:
     def infer(x: TensorSpec, *, axis: int) -> TensorSpec:
         require_kind(name, ("bool", "int", "uint", "float"), x)
         if x.shape[axis] == 0:
-            raise ShapeError(
-                message(f"{name}: axis {axis} has size 0, so there is nothing to choose from",
-                        got=call_text(name, x), hint="Reduce non-empty axes only.")
-            )  # fmt: skip
+            raise ShapeError(f"{name}: axis {axis} has size 0, so there is nothing to choose from",
+                             got=call_text(name, x), hint="Reduce non-empty axes only.")
         return make_spec((*x.shape[:axis], *x.shape[axis + 1 :]), int32)
 
     return infer
@@ -575,10 +573,8 @@ def cumulative_sum(
     reverse = truth("cumulative_sum", "reverse", reverse)
     tensor = accumulator(as_tensor(x), dtype)
     if axis is None and tensor.ndim != 1:
-        raise ShapeError(
-            message(f"cumulative_sum: needs an axis, there are {tensor.ndim} dimensions", got=str(tensor.spec),
-                    hint="Give axis=...")
-        )  # fmt: skip
+        raise ShapeError(f"cumulative_sum: needs an axis, there are {tensor.ndim} dimensions", got=str(tensor.spec),
+                         hint="Give axis=...")
     along = normalize_axis("cumulative_sum", 0 if axis is None else axis, tensor.ndim)
     total = as_asked(bind(cumulative_sum.op, (tensor,), {"axis": along, "reverse": reverse}), dtype)
     if not include_initial:

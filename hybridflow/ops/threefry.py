@@ -8,7 +8,7 @@ from typing import Any
 from jax import lax
 
 from hybridflow.core.dtypes import uint32, uint64
-from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.errors import ShapeError
 
 STATE_WORDS = 4
 """A generator's state: two words of key and two of counter."""
@@ -62,9 +62,7 @@ def countable(size: int) -> int:
         ShapeError: there are more elements than positions.
     """
     if size > 2**32:
-        raise ShapeError(
-            message(f"random: one draw has at most 2**32 elements, not {size}", hint="Draw in parts.")
-        )
+        raise ShapeError(f"random: one draw has at most 2**32 elements, not {size}", hint="Draw in parts.")
     return size
 
 

@@ -49,7 +49,7 @@ def exp(x: TensorLike, /) -> Tensor:
     np.log, lax.log,
     vjp=lambda F, g, y, x: (g / x,), saves=Saves(x=(0,)), samples=unary_samples(positives), traits=("full_precision",),
     onnx="Log",
-)  # fmt: skip
+)
 def log(x: TensorLike, /) -> Tensor:
     """Compute the natural logarithm of every element: -inf at 0, NaN below.
 
@@ -87,7 +87,7 @@ def _expm1(parts: Any, make: Any, xp: Any, where: Any) -> Any:
 
 def _lowered_where(condition: Any, a: Any, b: Any) -> Any:
     a, b = (lax.full_like(condition, value, dtype) if not hasattr(value, "dtype") else value
-            for value, dtype in ((a, getattr(b, "dtype", None)), (b, getattr(a, "dtype", None))))  # fmt: skip
+            for value, dtype in ((a, getattr(b, "dtype", None)), (b, getattr(a, "dtype", None))))
     return lax.select(condition, a, b)
 
 
@@ -117,7 +117,7 @@ def _expm1_samples(rng: np.random.Generator) -> Any:
     _expm1(lambda x: (lax.real(x), lax.imag(x)), lax.complex, lax, _lowered_where),
     vjp=lambda F, g, y, x: (g * (y + 1),), saves=Saves(y=True), samples=_expm1_samples, traits=("full_precision",),
     onnx=exp_m1,
-)  # fmt: skip
+)
 def expm1(x: TensorLike, /) -> Tensor:
     """Compute ``exp(x) - 1`` of every element, precisely near 0.
 
@@ -164,7 +164,7 @@ def _lower_log1p(x: Any) -> Any:
     _log1p_kernel, _lower_log1p,
     vjp=lambda F, g, y, x: (g / (1 + x),), saves=Saves(x=(0,)), samples=_log1p_samples, traits=("full_precision",),
     onnx=log_1p,
-)  # fmt: skip
+)
 def log1p(x: TensorLike, /) -> Tensor:
     """Compute ``log(1 + x)`` of every element, precisely near 0.
 
@@ -202,7 +202,7 @@ def _scaled_log(scale: float) -> Any:
     np.log2, _scaled_log(_LOG_2),
     vjp=lambda F, g, y, x: (g / (x * _LOG_2),), saves=Saves(x=(0,)), samples=unary_samples(positives),
     traits=("full_precision",), onnx=lambda o, x: o.Log(x) * (1 / _LOG_2),
-)  # fmt: skip
+)
 def log2(x: TensorLike, /) -> Tensor:
     """Compute the logarithm to base 2 of every element: -inf at 0, NaN below.
 
@@ -224,7 +224,7 @@ def log2(x: TensorLike, /) -> Tensor:
     np.log10, _scaled_log(_LOG_10),
     vjp=lambda F, g, y, x: (g / (x * _LOG_10),), saves=Saves(x=(0,)), samples=unary_samples(positives),
     traits=("full_precision",), onnx=lambda o, x: o.Log(x) * (1 / _LOG_10),
-)  # fmt: skip
+)
 def log10(x: TensorLike, /) -> Tensor:
     """Compute the logarithm to base 10 of every element: -inf at 0, NaN below.
 
@@ -275,7 +275,7 @@ def _logaddexp_onnx(o: Any, a: Any, b: Any) -> Any:
     ),
     saves=Saves(x=(0, 1)), samples=_logaddexp_samples, traits=("commutative", "full_precision"), ulp=8,
     onnx=_logaddexp_onnx,
-)  # fmt: skip
+)
 def logaddexp(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compute ``log(exp(x1) + exp(x2))`` elementwise without overflow.
 
@@ -303,7 +303,7 @@ def logaddexp(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 @analytic(
     np.sqrt, lax.sqrt,
     vjp=lambda F, g, y, x: (g * (0.5 / y),), saves=Saves(y=True), samples=unary_samples(positives), ulp=1, onnx="Sqrt",
-)  # fmt: skip
+)
 def sqrt(x: TensorLike, /) -> Tensor:
     """Compute the square root of every element: NaN below 0.
 
@@ -325,7 +325,7 @@ def sqrt(x: TensorLike, /) -> Tensor:
     lambda x: np.reciprocal(np.sqrt(x)), lambda x: hidden_result(lax.rsqrt(x)),
     vjp=lambda F, g, y, x: (g * (-0.5 * (y * y * y)),), saves=Saves(y=True), samples=unary_samples(positives),
     traits=("full_precision",), onnx=lambda o, x: o.Reciprocal(o.Sqrt(x)),
-)  # fmt: skip
+)
 def rsqrt(x: TensorLike, /) -> Tensor:
     """Compute one over the square root of every element: an infinity at 0, NaN below.
 
@@ -351,7 +351,7 @@ _SLOPE = 2.0 / math.sqrt(math.pi)
 @real_function(
     by_xla(lax.erf), lax.erf,
     vjp=lambda F, g, y, x: (g * (_SLOPE * F.exp(-(x * x))),), saves=Saves(x=(0,)), method="erf", onnx="Erf",
-)  # fmt: skip
+)
 def erf(x: TensorLike, /) -> Tensor:
     """Compute the error function of every element.
 

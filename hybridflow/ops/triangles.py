@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.errors import ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, op
 from hybridflow.ops.common import (
@@ -30,10 +30,8 @@ def _triangle_infer(name: str) -> Any:
     def infer(x: TensorSpec, *, k: int) -> TensorSpec:
         del k
         if len(x.shape) < 2:
-            raise ShapeError(
-                message(f"{name}: needs 2 dimensions at least, there are {len(x.shape)}", got=call_text(name, x),
-                        hint="Pass a matrix or a stack of them.")
-            )  # fmt: skip
+            raise ShapeError(f"{name}: needs 2 dimensions at least, there are {len(x.shape)}", got=call_text(name, x),
+                             hint="Pass a matrix or a stack of them.")
         return make_spec(x.shape, x.dtype)
 
     return infer

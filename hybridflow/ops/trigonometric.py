@@ -104,7 +104,7 @@ def cos(x: TensorLike, /) -> Tensor:
     np.tan, lax.tan, "odd",
     vjp=lambda F, g, y, x: (g * (1 + y * y),), saves=Saves(y=True), samples=unary_samples(_inside),
     traits=("full_precision",), onnx="Tan",
-)  # fmt: skip
+)
 def tan(x: TensorLike, /) -> Tensor:
     """Compute the tangent of every element, an angle in radians.
 
@@ -126,7 +126,7 @@ def tan(x: TensorLike, /) -> Tensor:
     np.arcsin, lax.asin, "odd",
     vjp=lambda F, g, y, x: (g * F.rsqrt(1 - x * x),), saves=Saves(x=(0,)), samples=unary_samples(_inside),
     traits=("full_precision",), onnx="Asin",
-)  # fmt: skip
+)
 def asin(x: TensorLike, /) -> Tensor:
     """Compute the angle in radians whose sine is each element; NaN outside [-1, 1].
 
@@ -148,7 +148,7 @@ def asin(x: TensorLike, /) -> Tensor:
     np.arccos, lax.acos,
     vjp=lambda F, g, y, x: (-g * F.rsqrt(1 - x * x),), saves=Saves(x=(0,)), samples=unary_samples(_inside),
     traits=("full_precision",), onnx="Acos",
-)  # fmt: skip
+)
 def acos(x: TensorLike, /) -> Tensor:
     """Compute the angle in radians whose cosine is each element; NaN outside [-1, 1].
 
@@ -187,7 +187,7 @@ def atan(x: TensorLike, /) -> Tensor:
 @analytic(
     np.sinh, _by_parts(lax.sinh), "odd",
     vjp=lambda F, g, y, x: (g * F.cosh(x),), saves=Saves(x=(0,)), traits=("full_precision",), onnx="Sinh",
-)  # fmt: skip
+)
 def sinh(x: TensorLike, /) -> Tensor:
     """Compute the hyperbolic sine of every element.
 
@@ -208,7 +208,7 @@ def sinh(x: TensorLike, /) -> Tensor:
 @analytic(
     np.cosh, _by_parts(lax.cosh), "even",
     vjp=lambda F, g, y, x: (g * F.sinh(x),), saves=Saves(x=(0,)), traits=("full_precision",), onnx="Cosh",
-)  # fmt: skip
+)
 def cosh(x: TensorLike, /) -> Tensor:
     """Compute the hyperbolic cosine of every element.
 
@@ -260,7 +260,7 @@ def _tanh_lower(x: Any) -> Any:
 @analytic(
     _tanh_kernel, _tanh_lower, "odd",
     vjp=on_host(lambda F, g, y, x: (g - g * (y * y),), _tanh_host), saves=Saves(y=True), onnx="Tanh",
-)  # fmt: skip
+)
 def tanh(x: TensorLike, /) -> Tensor:
     """Compute the hyperbolic tangent elementwise.
 
@@ -281,7 +281,7 @@ def tanh(x: TensorLike, /) -> Tensor:
 @analytic(
     np.arcsinh, lax.asinh, "odd",
     vjp=lambda F, g, y, x: (g * F.rsqrt(x * x + 1),), saves=Saves(x=(0,)), onnx="Asinh",
-)  # fmt: skip
+)
 def asinh(x: TensorLike, /) -> Tensor:
     """Compute the inverse hyperbolic sine of every element.
 
@@ -303,7 +303,7 @@ def asinh(x: TensorLike, /) -> Tensor:
     np.arccosh, lax.acosh,
     vjp=lambda F, g, y, x: (g * F.rsqrt((x - 1) * (x + 1)),), saves=Saves(x=(0,)), samples=unary_samples(_above_one),
     traits=("full_precision",), onnx="Acosh",
-)  # fmt: skip
+)
 def acosh(x: TensorLike, /) -> Tensor:
     """Compute the inverse hyperbolic cosine of every element; NaN below 1.
 
@@ -330,7 +330,7 @@ def _atanh_lower(x: Any) -> Any:
     np.arctanh, _atanh_lower, "odd",
     vjp=lambda F, g, y, x: (g / (1 - x * x),), saves=Saves(x=(0,)), samples=unary_samples(_inside),
     traits=("full_precision",), onnx="Atanh",
-)  # fmt: skip
+)
 def atanh(x: TensorLike, /) -> Tensor:
     """Compute the inverse hyperbolic tangent of every element; NaN outside [-1, 1].
 
@@ -355,7 +355,7 @@ def atanh(x: TensorLike, /) -> Tensor:
         lambda F, g, y, a, b: unbroadcast(F, -g * a / (a * a + b * b), b),
     ),
     saves=Saves(x=(0, 1)), samples=binary_samples(positives), onnx=No("ONNX has no arc tangent of two numbers"),
-)  # fmt: skip
+)
 def atan2(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compute the angle in radians of the point ``(x2, x1)`` elementwise, in its quadrant.
 

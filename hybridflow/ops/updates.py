@@ -12,7 +12,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32
-from hybridflow.core.errors import ArgumentError, DTypeError, IndexRangeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, DTypeError, IndexRangeError, ShapeError
 from hybridflow.core.functions import as_traced
 from hybridflow.core.op import Bad, No, Sample, Saves, Stops, op
 from hybridflow.core.operators import add_method
@@ -58,13 +58,11 @@ from hybridflow.ops.sizes import Axes
 def _slice_set_infer(x: TensorSpec, value: TensorSpec, *, index: StaticIndex) -> TensorSpec:
     if x.dtype != value.dtype:
         text = f"slice_set: dtypes differ: {x.dtype} and {value.dtype}"
-        raise DTypeError(message(text, got=call_text("slice_set", x, value)))
+        raise DTypeError(text, got=call_text("slice_set", x, value))
     expected = getitem.op.infer(x, index=index).shape
     if value.shape != expected:
-        raise ShapeError(
-            message(f"slice_set: a value of shape {value.shape} for elements of shape {expected}",
-                    got=call_text("slice_set", x, value), hint="Give one value per selected element.")
-        )  # fmt: skip
+        raise ShapeError(f"slice_set: a value of shape {value.shape} for elements of shape {expected}",
+                         got=call_text("slice_set", x, value), hint="Give one value per selected element.")
     return make_spec(x.shape, x.dtype)
 
 
@@ -161,7 +159,7 @@ def _winners_kernel(*indices: Any, sizes: Shape) -> Any:
 def _winners_lower(*indices: Any, sizes: Shape) -> Any:
     shape = met_shape(*[array.shape for array in indices])
     key = lowered_key([lax.broadcast_in_dim(a, shape, range(len(shape) - a.ndim, len(shape))) for a in indices],
-                      tuple(range(len(sizes))))  # fmt: skip
+                      tuple(range(len(sizes))))
     order = lax.reshape(lax.iota(np.int32, math.prod(shape)), shape)
     last = lax.full(sizes, -1, np.int32).at[key].max(order, mode="drop")
     return last.at[key].get(mode="clip") == order
@@ -212,13 +210,11 @@ def _update_infer(x: TensorSpec, value: TensorSpec, *indices: TensorSpec, axes: 
         require_kind("index_update", NUMERIC, x)
     if x.dtype != value.dtype:
         text = f"index_update: dtypes differ: {x.dtype} and {value.dtype}"
-        raise DTypeError(message(text, got=call_text("index_update", x, value)))
+        raise DTypeError(text, got=call_text("index_update", x, value))
     expected = gathered_shape("index_update", x.shape, indices, axes)
     if value.shape != expected:
-        raise ShapeError(
-            message(f"index_update: values of shape {value.shape} for elements of shape {expected}",
-                    got=call_text("index_update", x, value, *indices), hint="Give one value per selected element.")
-        )  # fmt: skip
+        raise ShapeError(f"index_update: values of shape {value.shape} for elements of shape {expected}",
+                         got=call_text("index_update", x, value, *indices), hint="Give one value per selected element.")
     return make_spec(x.shape, x.dtype)
 
 
@@ -382,7 +378,7 @@ def index_update(x: TensorLike, value: TensorLike, /, *indices: TensorLike, axes
         Tensor([11,  2,  3], dtype=int32)
     """
     if how not in _AT:
-        raise ArgumentError(message(f"index_update: {how!r} is not one of {list(_AT)}"))
+        raise ArgumentError(f"index_update: {how!r} is not one of {list(_AT)}")
     tensor = as_tensor(x)
     checked = checked_indices("x.at[index]", indices, tensor.shape, axes)
     new = as_tensor(value)
@@ -511,10 +507,8 @@ def _to_shape(value: Tensor, shape: Shape, how: str) -> Tensor:
     try:
         return broadcast_to(value, shape)
     except ShapeError:
-        raise ShapeError(
-            message(f"at[...].{how}: a value of shape {value.shape} for elements of shape {shape}",
-                    hint="The value must broadcast to the selected elements.")
-        ) from None  # fmt: skip
+        raise ShapeError(f"at[...].{how}: a value of shape {value.shape} for elements of shape {shape}",
+                         hint="The value must broadcast to the selected elements.") from None
 
 
 add_method("at", IndexUpdater, as_property=True)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from hybridflow.core.context import made_once
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.functions import as_traced
 from hybridflow.core.variable import Variable
 from hybridflow.optim.groups import collected
@@ -38,7 +38,7 @@ class EMA:
 
     def __init__(self, target: Any, decay: float = 0.999) -> None:
         if not 0 <= decay < 1:
-            raise ArgumentError(message("EMA: decay must be from 0 up to, not including, 1", got=f"decay={decay!r}"))
+            raise ArgumentError("EMA: decay must be from 0 up to, not including, 1", got=f"decay={decay!r}")
         self._decay = float(decay)
         self._target = target if hasattr(target, "named_parameters") else collected("EMA", target)
         self._means: dict[str, Variable] = {}

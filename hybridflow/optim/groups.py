@@ -58,10 +58,8 @@ class Group:
     def _scheduled(self, schedule: Schedule, step: Tensor) -> Tensor:
         rate = as_tensor(as_traced(schedule)(step))
         if rate.shape or kind_of(rate.dtype) not in ("float", "int"):
-            raise ArgumentError(
-                message("rate: the schedule must return a number", got=str(rate.spec),
-                        hint="Return a float or a tensor of shape ().")
-            )  # fmt: skip
+            raise ArgumentError("rate: the schedule must return a number", got=str(rate.spec),
+                                hint="Return a float or a tensor of shape ().")
         return cast_to(rate, self.rate.dtype)
 
 
@@ -73,7 +71,7 @@ class Parameter:
     def __init__(
         self, name: str, variable: Variable, slots: tuple[Variable, ...], rule: Rule, attrs: dict[str, Any],
         group: Group,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name = name
         self.variable = variable
         self.slots = slots
@@ -93,7 +91,7 @@ def number(label: str, value: Any) -> float:
     """
     rate = float(value)
     if not (math.isfinite(rate) and rate >= 0):
-        raise ArgumentError(message(_NO_RATE.format(label), got=f"rate={value!r}"))
+        raise ArgumentError(_NO_RATE.format(label), got=f"rate={value!r}")
     return rate
 
 
@@ -116,17 +114,13 @@ def pattern_of(label: str, group: Any, settings: Mapping[str, Any]) -> dict[str,
         ArgumentError: it has an unknown setting.
     """
     if not isinstance(group, Mapping) or not isinstance(cast(Any, group).get("match"), str):
-        raise ArgumentTypeError(
-            message(f"{label}: a group is a mapping with the pattern 'match'", got=repr(group)[:80],
-                    hint='Write groups=[{"match": "*.bias", "decay": 0.0}].')
-        )  # fmt: skip
+        raise ArgumentTypeError(f"{label}: a group is a mapping with the pattern 'match'", got=repr(group)[:80],
+                                hint='Write groups=[{"match": "*.bias", "decay": 0.0}].')
     given = dict(cast("Mapping[str, Any]", group))
     unknown = [name for name in given if name not in (*settings, "match", "rate")]
     if unknown:
-        raise ArgumentError(
-            message(f"{label}: a group cannot set {', '.join(unknown)}", got=repr(given)[:80],
-                    hint=f"It may set {', '.join(['rate', *settings])}.")
-        )  # fmt: skip
+        raise ArgumentError(f"{label}: a group cannot set {', '.join(unknown)}", got=repr(given)[:80],
+                            hint=f"It may set {', '.join(['rate', *settings])}.")
     return given
 
 
@@ -138,18 +132,15 @@ def collected(label: str, target: Any) -> dict[str, Variable]:
     if isinstance(target, Variable):
         target = [target]
     if not isinstance(target, Iterable):
-        raise ArgumentTypeError(
-            message(f"{label}: a {type(target).__name__} is no model and no Variables", got=repr(target)[:80],
-                    hint="Give a model, or Variables in any nesting of lists, tuples and dicts.")
-        )  # fmt: skip
+        raise ArgumentTypeError(f"{label}: a {type(target).__name__} is no model and no Variables",
+                                got=repr(target)[:80],
+                                hint="Give a model, or Variables in any nesting of lists, tuples and dicts.")
     mapping = isinstance(target, Mapping)
     variables: dict[str, Variable] = {}
     for path, one in structures.with_paths(dict(target) if mapping else [*cast(Any, target)])[0]:
         if not isinstance(one, Variable):
-            raise ArgumentTypeError(
-                message(f"{label}: a {type(one).__name__} is no Variable", got=repr(one)[:80],
-                        hint="Give the Variables themselves, not their values.")
-            )  # fmt: skip
+            raise ArgumentTypeError(f"{label}: a {type(one).__name__} is no Variable", got=repr(one)[:80],
+                                    hint="Give the Variables themselves, not their values.")
         label_of = jax.tree_util.keystr(path, simple=True, separator=".") if mapping or len(path) > 1 else one.name
         if any([known is one for known in variables.values()]):
             continue

@@ -11,7 +11,7 @@ import numpy as np
 from hybridflow.core.assignments import beside
 from hybridflow.core.context import is_tracing, made_once
 from hybridflow.core.dtypes import float64, int32
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError
 from hybridflow.core.functions import as_traced
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
 from hybridflow.core.variable import Variable
@@ -66,7 +66,7 @@ class _Memory:
             **stacked, "count": np.asarray(len(self.moves), np.int32),
             "iterations": np.asarray(self.iterations, np.int32), "direction": self.direction,
             "gradient": self.gradient, "numbers": np.asarray([self.t, self.scale, self.loss], np.float64),
-        }  # fmt: skip
+        }
 
     def next_direction(self, gradient: Array, history: int) -> Array:
         """Add the last change to the history, and return minus the inverse Hessian times the gradient."""
@@ -131,12 +131,12 @@ class LBFGS(Optimizer):
     def __init__(
         self, target: Any, rate: Rate = 1.0, *, iterations: int = 20, evaluations: int | None = None,
         tolerance: float = 1e-7, least_change: float = 1e-9, history: int = 100, line_search: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         for name, value in (("iterations", iterations), ("history", history)):
             if value < 1:
-                raise ArgumentError(message(f"LBFGS: {name} must be 1 at least", got=f"{name}={value!r}"))
+                raise ArgumentError(f"LBFGS: {name} must be 1 at least", got=f"{name}={value!r}")
         if line_search not in (None, "strong_wolfe"):
-            raise ArgumentError(message(f"LBFGS: line_search={line_search!r} is neither None nor 'strong_wolfe'"))
+            raise ArgumentError(f"LBFGS: line_search={line_search!r} is neither None nor 'strong_wolfe'")
         self._iterations = iterations
         self._evaluations = iterations * 5 // 4 if evaluations is None else evaluations
         self._tolerance, self._least_change = tolerance, least_change
@@ -157,7 +157,7 @@ class LBFGS(Optimizer):
                 "moves": np.zeros((self._history, count), dtype), "turns": np.zeros((self._history, count), dtype),
                 "direction": np.zeros(count, dtype), "gradient": np.zeros(count, dtype),
                 "numbers": np.zeros(3), "count": np.zeros((), int32), "iterations": np.zeros((), int32),
-            }  # fmt: skip
+            }
             with made_once():
                 self._kept = {
                     name: Variable(make_tensor(value), name=f"optimizer.{name}", trainable=False)
@@ -175,9 +175,8 @@ class LBFGS(Optimizer):
             ArgumentTypeError: always.
         """
         del gradients
-        raise ArgumentTypeError(
-            message("LBFGS.update: it looks for a step by evaluating the loss", hint="Call opt.step(closure).")
-        )
+        raise ArgumentTypeError("LBFGS.update: it looks for a step by evaluating the loss",
+                                hint="Call opt.step(closure).")
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Change the parameters so that the loss decreases.
@@ -193,15 +192,12 @@ class LBFGS(Optimizer):
             TraceError: in a compiled function.
         """
         if closure is None or not callable(closure):
-            raise ArgumentTypeError(
-                message("LBFGS.step: it needs a function that computes the loss", got=f"closure={closure!r}",
-                        hint="Pass a function that calls loss.backward() and returns the loss.")
-            )  # fmt: skip
+            raise ArgumentTypeError("LBFGS.step: it needs a function that computes the loss",
+                                    got=f"closure={closure!r}",
+                                    hint="Pass a function that calls loss.backward() and returns the loss.")
         if is_tracing():
-            raise TraceError(
-                message("LBFGS.step: it decides by the loss how often to evaluate it, and cannot be compiled",
-                        hint="Compile the closure instead: opt.step(hf.compile(closure)).")
-            )  # fmt: skip
+            raise TraceError("LBFGS.step: it decides by the loss how often to evaluate it, and cannot be compiled",
+                             hint="Compile the closure instead: opt.step(hf.compile(closure)).")
         parameters = self._parameters()
         line = _Line(self, parameters, closure)
         memory, start = _Memory(self._kept), line.position()
@@ -215,7 +211,7 @@ class LBFGS(Optimizer):
             *line.pairs(end),
             *[(variable, beside(variable, make_tensor(kept[name]))) for name, variable in self._kept.items()],
             (self._steps, self._steps.read() + 1),
-        ])  # fmt: skip
+        ])
         return loss
 
     def _descend(self, line: _Line, memory: _Memory, x: Array) -> tuple[Any, Array]:

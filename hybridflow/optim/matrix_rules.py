@@ -27,7 +27,7 @@ def _root_mean_square(xp: Any, x: Any) -> Any:
 def _changed(
     xp: Any, count: Any, rate: Any, p: Any, g: Any, spread: Any,
     *, smallest: Any, epsilon: float, threshold: float, decay: float,
-) -> Any:  # fmt: skip
+) -> Any:
     """Return the updated parameter, given a running mean of the gradient's squares."""
     step = xp.maximum(_root_mean_square(xp, p), epsilon) * xp.minimum(rate, 1 / xp.sqrt(count))
     change = g / xp.sqrt(xp.maximum(spread, smallest * smallest))
@@ -42,7 +42,7 @@ def _smallest(epsilon1: float | None, p: Any) -> Any:
 def _adafactor(
     xp: Any, count: Any, rate: Any, p: Any, g: Any, rows: Any, columns: Any,
     *, beta2_decay: float, epsilon1: float | None, epsilon2: float, threshold: float, decay: float,
-) -> Any:  # fmt: skip
+) -> Any:
     new = count**beta2_decay
     squares = g * g
     rows = rows + (xp.mean(squares, axis=-1, keepdims=True) - rows) * new
@@ -56,10 +56,10 @@ def _adafactor(
 def _adafactor_vector(
     xp: Any, count: Any, rate: Any, p: Any, g: Any, squares: Any,
     *, beta2_decay: float, epsilon1: float | None, epsilon2: float, threshold: float, decay: float,
-) -> Any:  # fmt: skip
+) -> Any:
     squares = squares + (g * g - squares) * count**beta2_decay
     p = _changed(xp, count, rate, p, g, squares, smallest=_smallest(epsilon1, p), epsilon=epsilon2,
-                 threshold=threshold, decay=decay)  # fmt: skip
+                 threshold=threshold, decay=decay)
     return p, squares
 
 
@@ -78,12 +78,12 @@ ADAFACTOR = make_whole_rule(
     "adafactor", slots=("rows", "columns"), shapes=_sides, formula=_adafactor,
     flops=lambda outputs, p, *others, **attrs: 14 * p.size,
     tried=((np.float32, (3, 4)), (np.float64, (2, 5, 3))), settings=_ADAFACTOR,
-)  # fmt: skip
+)
 ADAFACTOR_VECTOR = make_whole_rule(
     "adafactor_vector", slots=("squares",), shapes=same_shapes(1), formula=_adafactor_vector,
     flops=lambda outputs, p, *others, **attrs: 13 * p.size,
     tried=((np.float32, (5,)), (np.float64, (4,))), settings=_ADAFACTOR,
-)  # fmt: skip
+)
 
 
 # -- Muon ---------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def _muon(
     xp: Any, count: Any, rate: Any, p: Any, g: Any, velocity: Any,
     *, momentum: float, nesterov: bool, coefficients: tuple[float, float, float], rounds: int, epsilon: float,
     scale: str, decay: float,
-) -> Any:  # fmt: skip
+) -> Any:
     del count
     velocity = velocity + (g - velocity) * (1 - momentum)
     change = g + (velocity - g) * momentum if nesterov else velocity
@@ -139,4 +139,4 @@ MUON = make_whole_rule(
         {"momentum": 0.9, "nesterov": False, "coefficients": (2.0, -1.5, 0.5), "rounds": 2, "epsilon": 1e-7,
          "scale": "adam", "decay": 0.0},
     ),
-)  # fmt: skip
+)

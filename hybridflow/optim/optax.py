@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.context import made_once
-from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentTypeError
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ops.jax_functions import from_jax
@@ -34,10 +34,8 @@ class Optax(Optimizer):
 
     def __init__(self, target: Any, tx: Any, *, nonfinite: str = "apply") -> None:
         if not (hasattr(tx, "init") and hasattr(tx, "update")):
-            raise ArgumentTypeError(
-                message(f"Optax: a {type(tx).__name__} is no transformation", got=repr(tx)[:80],
-                        hint="Give what optax.adam(1e-3) or optax.chain(...) returns.")
-            )  # fmt: skip
+            raise ArgumentTypeError(f"Optax: a {type(tx).__name__} is no transformation", got=repr(tx)[:80],
+                                    hint="Give what optax.adam(1e-3) or optax.chain(...) returns.")
         self._tx = tx
         self._tree: Any = None
         self._kept: list[Variable] = []
@@ -88,4 +86,4 @@ class Optax(Optimizer):
             *[(one.variable, moved[one.name]) for one in parameters],
             *zip(self._kept, after, strict=True),
             (self._steps, step + 1),
-        ])  # fmt: skip
+        ])

@@ -88,10 +88,10 @@ class Optimizer:
     ) -> None:
         if nonfinite not in _NONFINITE:
             raise ArgumentError(
-                message(f"{self._label()}: nonfinite={nonfinite!r} is none of {', '.join(map(repr, _NONFINITE))}")
+                f"{self._label()}: nonfinite={nonfinite!r} is none of {', '.join(map(repr, _NONFINITE))}"
             )
         if clip is not None and not clip > 0:
-            raise ArgumentError(message(f"{self._label()}: clip must be positive", got=f"clip={clip!r}"))
+            raise ArgumentError(f"{self._label()}: clip must be positive", got=f"clip={clip!r}")
         whole = hasattr(target, "named_parameters")
         if not whole and not isinstance(target, Variable | list | tuple | Mapping) and isinstance(target, Iterable):
             target = [*cast("Iterable[Any]", target)]
@@ -99,10 +99,8 @@ class Optimizer:
         self._one_order = whole or has_one_order(target)
         self._nested = structures.flatten(target, is_leaf=_is_none)
         if isinstance(self._target, dict) and not self._target:
-            raise ArgumentError(
-                message(f"{self._label()}: there is nothing to optimize", got=repr(target)[:80],
-                        hint="Give it Variables, or the model itself if its first call makes the parameters.")
-            )  # fmt: skip
+            raise ArgumentError(f"{self._label()}: there is nothing to optimize", got=repr(target)[:80],
+                                hint="Give it Variables, or the model itself if its first call makes the parameters.")
         self._settings = settings
         self._clip = clip
         self._nonfinite = nonfinite
@@ -135,7 +133,7 @@ class Optimizer:
                         got=f"{name}={repr(value)[:60]}",
                         hint=f"Assign {settable}; settings are given when an optimizer is made."),
                 name=name, obj=self,
-            )  # fmt: skip
+            )
         object.__setattr__(self, name, value)
 
     # -- parameters, groups and state
@@ -151,9 +149,8 @@ class Optimizer:
     def _rate_variable(self, rate: Any, name: str) -> Variable:
         if isinstance(rate, Variable):
             if rate.shape or kind_of(rate.dtype) != "float":
-                raise ArgumentError(
-                    message(f"{self._label()}: the rate must be a float of shape ()", got=f"{rate.name}: {rate.spec}")
-                )
+                raise ArgumentError(f"{self._label()}: the rate must be a float of shape ()",
+                                    got=f"{rate.name}: {rate.spec}")
             return rate
         first = math.nan if callable(rate) else number(self._label(), rate)
         wide = any([variable.dtype == float64 for variable in self._named().values()])
@@ -176,9 +173,9 @@ class Optimizer:
         named = {name: one for name, one in self._named().items() if one.trainable}
         if not named:
             raise ArgumentError(
-                message(f"{self._label()}: there is nothing to optimize", got=repr(self._target)[:80],
-                        hint="Give it a model, or trainable Variables; call the model first if its sizes are inferred.")
-            )  # fmt: skip
+                f"{self._label()}: there is nothing to optimize", got=repr(self._target)[:80],
+                hint="Give it a model, or trainable Variables; call the model first if its sizes are inferred."
+            )
         with made_once():
             groups = self._made_groups(named)
             parameters = [self._with_slots(name, variable, groups[name]) for name, variable in named.items()]
@@ -195,10 +192,8 @@ class Optimizer:
             match = pattern["match"]
             if not any([fnmatchcase(name, match) for name in named]):
                 near = get_close_matches(match, named, n=3, cutoff=0.3) or [*named][:3]
-                raise ArgumentError(
-                    message(f"{self._label()}: the group pattern {match!r} matches no parameter",
-                            got=f"{len(named)} parameters", hint=f"Names that are like it: {', '.join(near)}.")
-                )  # fmt: skip
+                raise ArgumentError(f"{self._label()}: the group pattern {match!r} matches no parameter",
+                                    got=f"{len(named)} parameters", hint=f"Names that are like it: {', '.join(near)}.")
         plain, made = self._plain, [self._group(pattern) for pattern in self._patterns]
         self._groups = [plain, *made]
         return {
@@ -219,15 +214,13 @@ class Optimizer:
 
     def _with_slots(self, name: str, variable: Variable, group: Group) -> Parameter:
         if kind_of(variable.dtype) != "float":
-            raise DTypeError(
-                message(f"{self._label()}: parameter {name!r} is {variable.dtype}", got=str(variable.spec),
-                        hint="Optimizers take floats; train the parts of a complex number apart.")
-            )  # fmt: skip
+            raise DTypeError(f"{self._label()}: parameter {name!r} is {variable.dtype}", got=str(variable.spec),
+                             hint="Optimizers take floats; train the parts of a complex number apart.")
         rule, attrs = self._rule_of(group.settings, variable.ndim)
         slots = tuple([
             Variable(new_tensor(np.zeros(shape, variable.dtype)), name=f"{name}.{slot}", trainable=False, like=variable)
             for slot, shape in zip(rule.slots, rule.shapes(cast(Any, variable.shape)), strict=True)
-        ])  # fmt: skip
+        ])
         return Parameter(name, variable, slots, rule, attrs, group)
 
     @property
@@ -253,17 +246,15 @@ class Optimizer:
     def rate(self, value: Any) -> None:
         if value is None:
             if self._schedule is None:
-                raise ArgumentError(
-                    message(f"{self._label()}: there is no schedule to go back to", got="rate=None",
-                            hint="Assign a number.")
-                )  # fmt: skip
+                raise ArgumentError(f"{self._label()}: there is no schedule to go back to", got="rate=None",
+                                    hint="Assign a number.")
             self._rate.assign(math.nan)
             return
         if _is_schedule(value):
             raise ArgumentError(
-                message(f"{self._label()}: a function of the step cannot be assigned as the rate", got=repr(value)[:80],
-                        hint="Assign a number, or make the optimizer with a function that chooses between schedules.")
-            )  # fmt: skip
+                f"{self._label()}: a function of the step cannot be assigned as the rate", got=repr(value)[:80],
+                hint="Assign a number, or make the optimizer with a function that chooses between schedules."
+            )
         if isinstance(value, int | float):
             value = number_of_a_call(self._label(), value)
         self._rate.assign(cast_to(as_tensor(value), self._rate.dtype) if hasattr(value, "dtype") else value)
@@ -308,12 +299,10 @@ class Optimizer:
         wrong += _list_of("misshaped", [
             f"{name} ({array.dtype}{list(array.shape)}, not {mine[name].spec})" for name, array in arrays.items()
             if name in mine and (array.shape != mine[name].shape or as_dtype(array.dtype) != mine[name].dtype)
-        ])  # fmt: skip
+        ])
         if wrong:
-            raise ArgumentError(
-                message(f"{self._label()}.load_state_dict: the state is of another optimizer or model",
-                        got="; ".join(wrong), hint="Nothing was loaded.")
-            )  # fmt: skip
+            raise ArgumentError(f"{self._label()}.load_state_dict: the state is of another optimizer or model",
+                                got="; ".join(wrong), hint="Nothing was loaded.")
         assign_all([(variable, asarray(arrays[name])) for name, variable in mine.items()])
 
     # -- updates --------------------------------------------------------------------------------------------------
@@ -358,7 +347,7 @@ class Optimizer:
             ArgumentError: it is False, by which PyTorch means zeros.
         """
         if not set_to_none:
-            raise ArgumentError(message("zero_grad: set_to_none=False", hint="Leave it out: gradients become None."))
+            raise ArgumentError("zero_grad: set_to_none=False", hint="Leave it out: gradients become None.")
         for one in self._parameters():
             cast(Any, one.variable).zero_grad()
 
@@ -375,10 +364,10 @@ class Optimizer:
             items = list(cast("Sequence[Any]", gradients))
             if not self._one_order:
                 raise ArgumentError(
-                    message(f"{self._label()}.update: a list of gradients for parameters in a dict, in which order?",
-                            got=f"the keys sorted: {', '.join(self._named())[:80]}",
-                            hint="Give what tape.gradient(loss, parameters) returns, or gradients by name.")
-                )  # fmt: skip
+                    f"{self._label()}.update: a list of gradients for parameters in a dict, in which order?",
+                    got=f"the keys sorted: {', '.join(self._named())[:80]}",
+                    hint="Give what tape.gradient(loss, parameters) returns, or gradients by name."
+                )
             if len(items) == len(parameters) and not is_tracing():
                 return items  # without a look at the whole model, which a trace must take
             named = self._named()
@@ -388,18 +377,17 @@ class Optimizer:
             if len(items) == len(parameters):
                 return items
             raise ArgumentError(
-                message(f"{self._label()}.update: {len(items)} gradients for {len(parameters)} parameters",
-                        hint="Give the gradients of the parameters the optimizer was made with, in their order.")
-            )  # fmt: skip
+                f"{self._label()}.update: {len(items)} gradients for {len(parameters)} parameters",
+                hint="Give the gradients of the parameters the optimizer was made with, in their order."
+            )
         if isinstance(gradients, Tensor) and len(parameters) == 1:
             return [gradients]
         leaves, tree = structures.flatten(gradients, is_leaf=_is_none)
         own, expected = structures.flatten(self._target, is_leaf=_is_none)
         if tree != expected:
-            raise ArgumentError(
-                message(f"{self._label()}.update: the gradients have another structure than the parameters",
-                        got=type(gradients).__name__, hint="Give what tape.gradient or hf.grad returned for the model.")
-            )  # fmt: skip
+            raise ArgumentError(f"{self._label()}.update: the gradients have another structure than the parameters",
+                                got=type(gradients).__name__,
+                                hint="Give what tape.gradient or hf.grad returned for the model.")
         return self._by_variable(parameters, own, leaves)
 
     def _by_variable(self, parameters: list[Parameter], own: list[Any], leaves: list[Any]) -> list[Any]:
@@ -412,11 +400,9 @@ class Optimizer:
         if extra:
             names = [one.name for one in parameters]
             near = [match for name in extra for match in get_close_matches(str(name), names, n=1)]
-            raise ArgumentError(
-                message(f"{self._label()}.update: a gradient of what is no parameter of it",
-                        got=", ".join(map(str, extra[:_SHOWN])),
-                        hint=f"It has {', '.join(near or [p.name for p in parameters[:_SHOWN]])}.")
-            )  # fmt: skip
+            raise ArgumentError(f"{self._label()}.update: a gradient of what is no parameter of it",
+                                got=", ".join(map(str, extra[:_SHOWN])),
+                                hint=f"It has {', '.join(near or [p.name for p in parameters[:_SHOWN]])}.")
         named = self._named()
         self._require_known([(named[name], one) for name, one in gradients.items() if one is not None])
         return [gradients.get(one.name) for one in parameters]
@@ -435,27 +421,25 @@ class Optimizer:
         late = [one.name for one, _ in pairs if id(one) not in known and isinstance(one, Variable) and one.trainable]
         if late:
             raise ArgumentError(
-                message(f"{self._label()}.update: {len(late)} parameters are not among those that it took, so they "
-                        "would never change", got=", ".join(late[:_SHOWN]),
-                        hint="They were made or unfrozen later; make an optimizer anew, now that they are there.")
-            )  # fmt: skip
+                f"{self._label()}.update: {len(late)} parameters are not among those that it took, so they "
+                "would never change", got=", ".join(late[:_SHOWN]),
+                hint="They were made or unfrozen later; make an optimizer anew, now that they are there."
+            )
 
     def _checked(self, parameters: list[Parameter], gradients: list[Any], why: str = _GIVEN) -> list[Tensor]:
         missing = [one.name for one, gradient in zip(parameters, gradients, strict=True) if gradient is None]
         if missing:
             raise GradientError(
-                message(f"{self._label()}: {len(missing)} of {len(parameters)} gradients are None",
-                        got=", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else ""),
-                        hint=f"{why} To keep a parameter as it is, freeze it before the optimizer is made, or leave it "
-                             "out.")
-            )  # fmt: skip
+                f"{self._label()}: {len(missing)} of {len(parameters)} gradients are None",
+                got=", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else ""),
+                hint=f"{why} To keep a parameter as it is, freeze it before the optimizer is made, or leave it "
+                     "out."
+            )
         tensors = [one if type(one) is Tensor else as_tensor(one) for one in gradients]
         for one, gradient in zip(parameters, tensors, strict=True):
             if gradient.shape != one.variable.shape:
-                raise ShapeError(
-                    message(f"{self._label()}: the gradient of {one.name!r} has shape {gradient.shape}, the "
-                            f"parameter {one.variable.shape}", hint="Gradients have their parameter's shape.")
-                )  # fmt: skip
+                raise ShapeError(f"{self._label()}: the gradient of {one.name!r} has shape {gradient.shape}, the "
+                                 f"parameter {one.variable.shape}", hint="Gradients have their parameter's shape.")
         return tensors
 
     def _apply(self, parameters: list[Parameter], gradients: list[Tensor]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.optim import matrix_rules, rules
 from hybridflow.optim.groups import Rate
 from hybridflow.optim.optimizer import Optimizer
@@ -16,7 +16,7 @@ Groups = Sequence[Mapping[str, Any]]
 
 def _within(label: str, name: str, value: Any, holds: bool, what: str) -> None:
     if not holds:
-        raise ArgumentError(message(f"{label}: {name} must be {what}", got=f"{name}={value!r}"))
+        raise ArgumentError(f"{label}: {name} must be {what}", got=f"{name}={value!r}")
 
 
 def _betas(label: str, betas: Any) -> tuple[float, float]:
@@ -49,11 +49,11 @@ class SGD(Optimizer):
         self, target: Any, rate: Rate = 1e-3, *, momentum: float = 0.0, nesterov: bool = False, decay: float = 0.0,
         clip: float | None = None, groups: Groups = (),
         nonfinite: str = "apply",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
             target, rate, clip=clip, groups=groups, nonfinite=nonfinite, momentum=momentum, nesterov=nesterov,
             decay=decay,
-        )  # fmt: skip
+        )
 
     def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
         del ndim
@@ -65,7 +65,7 @@ class SGD(Optimizer):
             return rules.SGD, {"decay": decay}
         return rules.MOMENTUM, {
             "momentum": float(momentum), "nesterov": bool(settings["nesterov"]), "decay": decay
-        }  # fmt: skip
+        }
 
 
 class Adam(Optimizer):
@@ -87,7 +87,7 @@ class Adam(Optimizer):
         self, target: Any, rate: Rate = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8,
         decay: float = 0.0, clip: float | None = None, groups: Groups = (),
         nonfinite: str = "apply",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
             target, rate, clip=clip, groups=groups, nonfinite=nonfinite, betas=betas, epsilon=epsilon, decay=decay
         )
@@ -98,7 +98,7 @@ class Adam(Optimizer):
         _within(self._label(), "decay", settings["decay"], settings["decay"] >= 0, "0 at least")
         return rules.ADAMW, {
             "beta1": beta1, "beta2": beta2, "epsilon": float(settings["epsilon"]), "decay": float(settings["decay"])
-        }  # fmt: skip
+        }
 
 
 class AdamW(Adam):
@@ -120,7 +120,7 @@ class AdamW(Adam):
         self, target: Any, rate: Rate = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8,
         decay: float = 1e-2, clip: float | None = None, groups: Groups = (),
         nonfinite: str = "apply",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
             target, rate, clip=clip, groups=groups, nonfinite=nonfinite, betas=betas, epsilon=epsilon, decay=decay
         )
@@ -150,11 +150,11 @@ class RMSprop(Optimizer):
         self, target: Any, rate: Rate = 1e-2, *, alpha: float = 0.99, epsilon: float = 1e-8, momentum: float = 0.0,
         centered: bool = False, decay: float = 0.0, clip: float | None = None, groups: Groups = (),
         nonfinite: str = "apply",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
             target, rate, clip=clip, groups=groups, nonfinite=nonfinite, alpha=alpha, epsilon=epsilon,
             momentum=momentum, centered=centered, decay=decay,
-        )  # fmt: skip
+        )
 
     def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
         del ndim
@@ -182,7 +182,7 @@ class Adagrad(Optimizer):
         self, target: Any, rate: Rate = 1e-2, *, epsilon: float = 1e-10, decay: float = 0.0,
         clip: float | None = None, groups: Groups = (),
         nonfinite: str = "apply",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(target, rate, clip=clip, groups=groups, nonfinite=nonfinite, epsilon=epsilon, decay=decay)
 
     def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
@@ -206,7 +206,7 @@ class Adadelta(Optimizer):
         self, target: Any, rate: Rate = 1.0, *, rho: float = 0.9, epsilon: float = 1e-6, decay: float = 0.0,
         clip: float | None = None, groups: Groups = (),
         nonfinite: str = "apply",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
             target, rate, clip=clip, groups=groups, nonfinite=nonfinite, rho=rho, epsilon=epsilon, decay=decay
         )
@@ -235,7 +235,7 @@ class Lion(Optimizer):
         self, target: Any, rate: Rate = 1e-4, *, betas: tuple[float, float] = (0.9, 0.99), decay: float = 0.0,
         clip: float | None = None, groups: Groups = (),
         nonfinite: str = "apply",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(target, rate, clip=clip, groups=groups, nonfinite=nonfinite, betas=betas, decay=decay)
 
     def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
@@ -267,11 +267,11 @@ class Adafactor(Optimizer):
         self, target: Any, rate: Rate = 1e-2, *, beta2_decay: float = -0.8,
         epsilon: tuple[float | None, float] = (None, 1e-3), threshold: float = 1.0, decay: float = 0.0,
         clip: float | None = None, groups: Groups = (), nonfinite: str = "apply",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
             target, rate, clip=clip, groups=groups, nonfinite=nonfinite, beta2_decay=beta2_decay, epsilon=epsilon,
             threshold=threshold, decay=decay,
-        )  # fmt: skip
+        )
 
     def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
         beta2_decay, threshold = settings["beta2_decay"], settings["threshold"]
@@ -282,7 +282,7 @@ class Adafactor(Optimizer):
         attrs = {
             "beta2_decay": float(beta2_decay), "epsilon1": None if first is None else float(first),
             "epsilon2": float(second), "threshold": float(threshold), "decay": float(settings["decay"]),
-        }  # fmt: skip
+        }
         return matrix_rules.ADAFACTOR if ndim > 1 else matrix_rules.ADAFACTOR_VECTOR, attrs
 
 
@@ -315,12 +315,12 @@ class Muon(Optimizer):
         coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315), rounds: int = 5, epsilon: float = 1e-7,
         scale: str = "original", matrices: bool = True, betas: tuple[float, float] = (0.9, 0.999),
         adam_epsilon: float = 1e-8, clip: float | None = None, groups: Groups = (), nonfinite: str = "apply",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
             target, rate, clip=clip, groups=groups, nonfinite=nonfinite, momentum=momentum, nesterov=nesterov,
             decay=decay, coefficients=coefficients, rounds=rounds, epsilon=epsilon, scale=scale, matrices=matrices,
             betas=betas, adam_epsilon=adam_epsilon,
-        )  # fmt: skip
+        )
 
     def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
         beta1, beta2 = _betas("Muon", settings["betas"])
@@ -337,4 +337,4 @@ class Muon(Optimizer):
             "momentum": float(settings["momentum"]), "nesterov": bool(settings["nesterov"]),
             "coefficients": (float(a), float(b), float(c)), "rounds": int(settings["rounds"]),
             "epsilon": float(settings["epsilon"]), "scale": scale, "decay": decay,
-        }  # fmt: skip
+        }

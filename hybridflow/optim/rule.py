@@ -116,16 +116,16 @@ def _infer(name: str, rule_shapes: Callable[..., Any]) -> Callable[..., Any]:
         for one, shape in zip(arrays[1:], (first.shape, *slots), strict=True):
             for error, what, a, b in (
                 (ShapeError, "shape", one.shape, tuple(shape)), (DTypeError, "dtype", one.dtype, first.dtype)
-            ):  # fmt: skip
+            ):
                 if a != b:
                     raise error(
                         message(f"{name}: the parameter has {what} {first.shape if what == 'shape' else b}, its "
                                 f"gradient or slot {a}", got=call_text(name, *specs),
                                 hint=f"It must be {b}.")
-                    )  # fmt: skip
+                    )
         for one in (step, rate):
             if one.shape:
-                raise ShapeError(message(f"{name}: step and rate must have shape ()", got=call_text(name, *specs)))
+                raise ShapeError(f"{name}: step and rate must have shape ()", got=call_text(name, *specs))
         made = tuple([make_spec(shape, first.dtype) for shape in (first.shape, *slots)])
         return made if slots else made[0]
 
@@ -185,7 +185,7 @@ def make_rule(
     record = _record(
         name, kernel, lower, shapes, lambda outputs, p, *others, **attrs: operations * p.size, ANY_SHAPES, settings,
         pointwise=True,
-    )  # fmt: skip
+    )
     rule = Rule(record, slots, shapes, numbers, host)
     return rule
 
@@ -228,7 +228,7 @@ def make_whole_rule(
 def _record(
     name: str, kernel: Any, lower: Any, shapes: Any, flops: Callable[..., Any], tried: Any, settings: Any,
     pointwise: bool,
-) -> Op:  # fmt: skip
+) -> Op:
     several = bool(shapes((1, 1)))
 
     def lowered(*values: Any, **attrs: Any) -> Any:
@@ -236,7 +236,7 @@ def _record(
         wide = jnp.promote_types(jnp.promote_types(parameter.dtype, rate.dtype), jnp.float32)
         count = jnp.asarray(step, wide) + 1
         outputs = lower(count, jnp.asarray(rate, wide), *[jnp.asarray(x, wide) for x in (parameter, gradient, *kept)],
-                        **attrs)  # fmt: skip
+                        **attrs)
         made = tuple([jax.lax.convert_element_type(y, parameter.dtype) for y in outputs])
         return made if several else made[0]
 
@@ -250,5 +250,5 @@ def _record(
         flops=flops, samples=_samples(name, shapes, tried, tuple(settings)), ulp=16.0,
         traits=frozenset({"inner", "updates"} if pointwise else {"inner"}),
         public=function, onnx=No("a model is exported, not its training"),
-    )  # fmt: skip
+    )
     return register(record)

@@ -54,7 +54,7 @@ def _decayed(p: Any, rate: Any, decay: float) -> Any:
 SGD = make_rule(
     "sgd", slots=(), numbers=_sgd_numbers, host=_sgd_host, lower=_sgd_lower, operations=3,
     settings=({"decay": 0.0}, {"decay": 0.1}),
-)  # fmt: skip
+)
 
 
 def _momentum_numbers(step: int, rate: float, *, momentum: float, nesterov: bool, decay: float) -> tuple[float, ...]:
@@ -87,7 +87,7 @@ MOMENTUM = make_rule(
     "sgd_momentum", slots=("velocity",), numbers=_momentum_numbers, host=_momentum_host, lower=_momentum_lower,
     operations=5, settings=({"momentum": 0.9, "nesterov": False, "decay": 0.0},
                             {"momentum": 0.9, "nesterov": True, "decay": 0.1}),
-)  # fmt: skip
+)
 
 
 # -- Adam ---------------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def _adamw_numbers(
 def _adamw_host(
     s: Any, t: Any, p: Any, g: Any, m: Any, v: Any,
     beta1: Any, rest1: Any, beta2: Any, rest2: Any, epsilon: Any, rate: Any, kept: Any,
-) -> list[Step]:  # fmt: skip
+) -> list[Step]:
     del t
     return [
         (_multiply, g, rest1, s),
@@ -125,7 +125,7 @@ def _adamw_host(
 def _adamw_lower(
     count: Any, rate: Any, p: Any, g: Any, m: Any, v: Any,
     *, beta1: float, beta2: float, epsilon: float, decay: float,
-) -> Any:  # fmt: skip
+) -> Any:
     first, root = corrected(beta1, count), jnp.sqrt(corrected(beta2, count))
     m = m * beta1 + g * (1 - beta1)
     v = v * beta2 + g * g * (1 - beta2)
@@ -137,7 +137,7 @@ ADAMW = make_rule(
     "adamw", slots=("m", "v"), numbers=_adamw_numbers, host=_adamw_host, lower=_adamw_lower, operations=13,
     settings=({"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "decay": 0.0},
               {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-6, "decay": 0.1}),
-)  # fmt: skip
+)
 
 
 # -- division by the root of squares -------------------------------------------------------------------------------
@@ -158,14 +158,14 @@ def _rmsprop_rule(*, momentum: bool, centered: bool) -> Rule:
         steps: list[Step] = [
             (_multiply, g, g, s), (_multiply, s, rest, s), (_multiply, squares, alpha, squares),
             (_add, squares, s, squares),
-        ]  # fmt: skip
+        ]
         spread = squares
         if centered:
             mean, spread = kept[0], t
             steps += [
                 (_multiply, g, rest, s), (_multiply, mean, alpha, mean), (_add, mean, s, mean),
                 (_multiply, mean, mean, t), (_subtract, squares, t, t), (partial(np.maximum, t, 0.0, out=t),),
-            ]  # fmt: skip
+            ]
         steps += [(_sqrt, spread, s), (_add, s, epsilon, s), (_divide, g, s, s)]
         if momentum:
             velocity = kept[-1]
@@ -178,7 +178,7 @@ def _rmsprop_rule(*, momentum: bool, centered: bool) -> Rule:
     def lower(
         count: Any, rate: Any, p: Any, g: Any, squares: Any, *kept: Any,
         alpha: float, epsilon: float, decay: float, **damping: float,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         del count
         squares = squares * alpha + g * g * (1 - alpha)
         after: list[Any] = []
@@ -200,7 +200,7 @@ def _rmsprop_rule(*, momentum: bool, centered: bool) -> Rule:
         name, slots=slots, numbers=_rmsprop_numbers, host=host, lower=lower, operations=9 + 5 * centered + 2 * momentum,
         settings=({"alpha": 0.99, "epsilon": 1e-8, "decay": 0.0, **more},
                   {"alpha": 0.9, "epsilon": 1e-6, "decay": 0.1, **more}),
-    )  # fmt: skip
+    )
 
 
 RMSPROP = {
@@ -224,7 +224,7 @@ def _adagrad_host(
         (_multiply, g, g, s), (_add, squares, s, squares),
         (_sqrt, squares, s), (_add, s, epsilon, s), (_divide, g, s, s), (_multiply, s, rate, s),
         *_kept(p, kept), (_subtract, p, s, p),
-    ]  # fmt: skip
+    ]
 
 
 def _adagrad_lower(count: Any, rate: Any, p: Any, g: Any, squares: Any, *, epsilon: float, decay: float) -> Any:
@@ -236,7 +236,7 @@ def _adagrad_lower(count: Any, rate: Any, p: Any, g: Any, squares: Any, *, epsil
 ADAGRAD = make_rule(
     "adagrad", slots=("squares",), numbers=_adagrad_numbers, host=_adagrad_host, lower=_adagrad_lower, operations=7,
     settings=({"epsilon": 1e-10, "decay": 0.0}, {"epsilon": 1e-6, "decay": 0.1}),
-)  # fmt: skip
+)
 
 
 # -- others -------------------------------------------------------------------------------------------------------
@@ -250,14 +250,14 @@ def _adadelta_numbers(step: int, rate: float, *, rho: float, epsilon: float, dec
 def _adadelta_host(
     s: Any, t: Any, p: Any, g: Any, squares: Any, changes: Any,
     rho: Any, rest: Any, epsilon: Any, rate: Any, kept: Any,
-) -> list[Step]:  # fmt: skip
+) -> list[Step]:
     return [
         (_multiply, g, g, s), (_multiply, s, rest, s), (_multiply, squares, rho, squares), (_add, squares, s, squares),
         (_add, changes, epsilon, t), (_add, squares, epsilon, s), (_divide, t, s, t), (_sqrt, t, t),
         (_multiply, t, g, t),
         (_multiply, t, t, s), (_multiply, s, rest, s), (_multiply, changes, rho, changes), (_add, changes, s, changes),
         (_multiply, t, rate, t), *_kept(p, kept), (_subtract, p, t, p),
-    ]  # fmt: skip
+    ]
 
 
 def _adadelta_lower(
@@ -272,7 +272,7 @@ def _adadelta_lower(
 ADADELTA = make_rule(
     "adadelta", slots=("squares", "changes"), numbers=_adadelta_numbers, host=_adadelta_host, lower=_adadelta_lower,
     operations=15, settings=({"rho": 0.9, "epsilon": 1e-6, "decay": 0.0}, {"rho": 0.8, "epsilon": 1e-5, "decay": 0.1}),
-)  # fmt: skip
+)
 
 
 def _lion_numbers(step: int, rate: float, *, beta1: float, beta2: float, decay: float) -> tuple[float, ...]:
@@ -287,7 +287,7 @@ def _lion_host(
         (_multiply, g, rest1, s), (_multiply, m, beta1, t), (_add, s, t, s), (np.sign, s, s), (_multiply, s, rate, s),
         *_kept(p, kept), (_subtract, p, s, p),
         (_multiply, g, rest2, s), (_multiply, m, beta2, m), (_add, m, s, m),
-    ]  # fmt: skip
+    ]
 
 
 def _lion_lower(
@@ -301,4 +301,4 @@ def _lion_lower(
 LION = make_rule(
     "lion", slots=("m",), numbers=_lion_numbers, host=_lion_host, lower=_lion_lower, operations=10,
     settings=({"beta1": 0.9, "beta2": 0.99, "decay": 0.0}, {"beta1": 0.95, "beta2": 0.98, "decay": 0.1}),
-)  # fmt: skip
+)

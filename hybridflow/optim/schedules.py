@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hybridflow.core.dtypes import float32
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ops.choice import clip, minimum, where
 from hybridflow.ops.common import cast_to
@@ -84,10 +84,8 @@ def piecewise(values: Sequence[float], boundaries: Sequence[int]) -> Schedule:
     """
     _finite("piecewise", *values)
     if len(values) != len(boundaries) + 1 or sorted(boundaries) != list(boundaries):
-        raise ArgumentError(
-            message("piecewise: there must be one value more than boundaries, and these in order",
-                    got=f"{len(values)} values, boundaries={list(boundaries)}")
-        )  # fmt: skip
+        raise ArgumentError("piecewise: there must be one value more than boundaries, and these in order",
+                            got=f"{len(values)} values, boundaries={list(boundaries)}")
 
     def rate(step: Any) -> Tensor:
         step = as_tensor(step)
@@ -117,14 +115,13 @@ def one_cycle(peak: float, steps: int, *, warmup: float = 0.3, start: float = 25
     """
     _finite("one_cycle", peak, start, final)
     if not 0 < warmup < 1:
-        raise ArgumentError(message(f"one_cycle: warmup={warmup!r} is not between 0 and 1",
-                                    hint="It is the part of the steps that the rate rises in."))  # fmt: skip
+        raise ArgumentError(f"one_cycle: warmup={warmup!r} is not between 0 and 1",
+                            hint="It is the part of the steps that the rate rises in.")
     top = warmup * steps - 1
     if not top > 0:
         least = math.floor(1 / warmup) + 1
-        raise ArgumentError(message(f"one_cycle: steps={steps!r}, and it takes {least} at least to rise and fall "
-                                    f"with warmup={warmup!r}",
-                                    hint=f"Pass {least} steps or more, or a larger warmup."))  # fmt: skip
+        raise ArgumentError(f"one_cycle: steps={steps!r}, and it takes {least} at least to rise and fall "
+                            f"with warmup={warmup!r}", hint=f"Pass {least} steps or more, or a larger warmup.")
 
     def wave(a: float, b: float, part: Any) -> Tensor:
         return b + (a - b) * (0.5 + 0.5 * cos(math.pi * clip(part, 0.0, 1.0)))
@@ -149,9 +146,9 @@ def _part(step: Any, steps: int) -> Tensor:
 def _finite(name: str, *values: float) -> None:
     for value in values:
         if not math.isfinite(value):
-            raise ArgumentError(message(f"{name}: every number must be finite", got=repr(value)))
+            raise ArgumentError(f"{name}: every number must be finite", got=repr(value))
 
 
 def _positive(name: str, what: str, value: float) -> None:
     if not value > 0:
-        raise ArgumentError(message(f"{name}: {what} must be positive", got=repr(value)))
+        raise ArgumentError(f"{name}: {what} must be positive", got=repr(value))

@@ -74,7 +74,7 @@ def _made(rule: Rule, one: Parameter, g: Any, step: int, rate: float) -> list[An
     made = run_quietly(
         cast(Any, rule.op.kernel), cast(Any, one.variable)._value, g, *values, np.int32(step),
         g.dtype.type(rate), **one.attrs,
-    )  # fmt: skip
+    )
     return list(made)
 
 

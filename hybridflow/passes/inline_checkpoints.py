@@ -72,7 +72,7 @@ def _inlined(node: Node, ties: Ties) -> Replacement:
             position = ties.position(one, own)
             if position is not None:
                 tied = make_node(TIED, (edges[position], then), {}, (own[position][0].spec(own[position][1]),),
-                                 where=one.where, scope=node.scope)  # fmt: skip
+                                 where=one.where, scope=node.scope)
                 nodes.append(tied)
                 edges[position] = (tied, 0)
         copy = clone_node(one, tuple(edges))

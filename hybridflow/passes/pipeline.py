@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hybridflow.backend.collector import collector_paused
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.ir.graph import Graph
 from hybridflow.passes.algebra import algebra
 from hybridflow.passes.compose_index import compose_index
@@ -94,7 +94,7 @@ class Pipeline(NamedTuple):
             if name not in known:
                 close = difflib.get_close_matches(name, known, 3)
                 hint = f"Did you mean {' or '.join(close)}?" if close else f"Passes: {', '.join(known)}."
-                raise ArgumentError(message(f"passes: {name!r} is not a pass", hint=hint))
+                raise ArgumentError(f"passes: {name!r} is not a pass", hint=hint)
 
 
 SIMPLIFY = Phase(

@@ -5,11 +5,11 @@ from __future__ import annotations
 FILLS = {
     "op": "#f7f9fb", "gradient": "#f3f0fa", "input": "#e6f2ea", "output": "#fdeedd",
     "graph": "#ffffff", "scope": "#f2f6fa", "function": "#f7f9fc", "line": "#fbfcfd", "body": "#fbf9f4",
-}  # fmt: skip
+}
 EDGES = {
     "op": "#8fa0b0", "gradient": "#9a8cc2", "input": "#6aa582", "output": "#d69a4e",
     "graph": "#c9d2da", "scope": "#b3c1ce", "function": "#c9d2da", "line": "#d8dfe5", "body": "#d8ceb4",
-}  # fmt: skip
+}
 MARKS = {"removed": "#c62f2f", "added": "#1f8a4c"}
 """The outline colours of a difference."""
 COLD, HOT = (255, 247, 236), (248, 142, 66)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.mesh import Layout, names_of
 from hybridflow.core.node import Edge, Node, is_gradient, short_where
 from hybridflow.core.sources import CONSTANT
@@ -124,12 +124,8 @@ def diagram_of(graph: Graph, colour: Colour = None, marks: Mapping[Node, str] | 
 class _Maker:
     def __init__(self, colour: Colour, marks: Mapping[Node, str]) -> None:
         if isinstance(colour, str) and colour not in _MEASURES:
-            raise ArgumentError(
-                message(
-                    f"picture: color={colour!r} is not known",
-                    hint=f"Choose one of {sorted(_MEASURES)}, or pass a dict with a number per node.",
-                )
-            )
+            raise ArgumentError(f"picture: color={colour!r} is not known",
+                                hint=f"Choose one of {sorted(_MEASURES)}, or pass a dict with a number per node.")
         self.colour: Colour = colour
         self.weights: Mapping[Node, float] = {}
         self.marks = marks
@@ -217,7 +213,7 @@ class _Maker:
             return Box(
                 self._number(), node.op.name, kind, _lines(node), _cut(", ".join(self._labels(node))), parent,
                 float(self.weights.get(node, 0.0)), node.location, self.marks.get(node, ""),
-            )  # fmt: skip
+            )
         group = Group(self._number(), node.op.name, "op", parent)
         for graph in graphs:
             body = Group(self._number(), graph.name, "body", group)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.pictures.colours import EDGES, FILLS, fill_of
 from hybridflow.pictures.diagram import Box, Diagram, Group, Item
 
@@ -31,9 +31,9 @@ def mermaid_of(diagram: Diagram) -> str:
         if arrows <= MOST_ARROWS and len(text) <= MOST_CHARACTERS:
             return text
     raise ArgumentError(
-        message(f"to_mermaid: {diagram.root.title} has {len(diagram.arrows)} arrows, and Mermaid draws {MOST_ARROWS}",
-                hint="Group operations with hf.name_scope, or use to_html or to_svg, which draw graphs of any size.")
-    )  # fmt: skip
+        f"to_mermaid: {diagram.root.title} has {len(diagram.arrows)} arrows, and Mermaid draws {MOST_ARROWS}",
+        hint="Group operations with hf.name_scope, or use to_html or to_svg, which draw graphs of any size."
+    )
 
 
 def _depth(item: Item) -> int:

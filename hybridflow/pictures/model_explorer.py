@@ -30,7 +30,7 @@ def _nodes(graph: Graph, prefix: str) -> Iterator[dict[str, Any]]:
         yield {
             "id": f"{prefix}output_{position}", "label": "output", "namespace": prefix.rstrip("/"),
             "attrs": [], "incomingEdges": [_edge(ids, edge, 0)], "outputsMetadata": [],
-        }  # fmt: skip
+        }
 
 
 def _node(ids: dict[Node, str], node: Node, prefix: str, *, is_input: bool) -> dict[str, Any]:

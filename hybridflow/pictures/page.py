@@ -86,7 +86,7 @@ def _data(layout: Layout, heaviest: float) -> str:
             "character": CHARACTER, "line": LINE, "title": TITLE, "pad": PAD, "gapX": GAP_X, "gapY": GAP_Y,
             "bend": BEND, "alignments": ALIGNMENTS, "cold": COLD, "hot": HOT, "unfolded": UNFOLDED,
         },
-    }  # fmt: skip
+    }
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
@@ -95,7 +95,7 @@ def _item(item: Item, layout: Layout) -> dict[str, Any]:
         return {
             "title": item.title, "kind": item.kind, "lines": item.lines, "label": item.label, "weight": item.weight,
             "where": item.where, "mark": item.mark,
-        }  # fmt: skip
+        }
     rows = layout.groups[item]
     bends: dict[Place, str] = {
         bend: f"{number}:{position}"
@@ -108,4 +108,4 @@ def _item(item: Item, layout: Layout) -> dict[str, Any]:
         "children": [child.number for child in item.children],
         "rows": row_numbers,
         "links": [(source.number, target.number, len(between)) for source, target, between in rows.links],
-    }  # fmt: skip
+    }

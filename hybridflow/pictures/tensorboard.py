@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from hybridflow.core.errors import MissingPackageError, message
+from hybridflow.core.errors import MissingPackageError
 
 
 def tensorboard_module(name: str, asked_by: str) -> Any:
@@ -23,7 +23,5 @@ def tensorboard_module(name: str, asked_by: str) -> Any:
     try:
         return import_module(full)
     except ImportError:
-        raise MissingPackageError(
-            message(f"{asked_by}: needs tensorboard, which is not installed",
-                    hint="Run pip install 'hybridflow[tensorboard]'.")
-        ) from None  # fmt: skip
+        raise MissingPackageError(f"{asked_by}: needs tensorboard, which is not installed",
+                                  hint="Run pip install 'hybridflow[tensorboard]'.") from None

@@ -27,7 +27,6 @@ from hybridflow.core.errors import (
     FileFormatError,
     FileMissingError,
     FileWarning,
-    message,
 )
 from hybridflow.core.mesh import lies_on_several
 from hybridflow.core.tensor import Tensor, make_tensor
@@ -175,9 +174,9 @@ class Checkpoints:
         self._wait_for_last()
         self._tell()
         if isinstance(step, bool) or not isinstance(cast(object, step), int) or step < 0:
-            raise ArgumentError(message("checkpoint: the step is an integer from 0 on", got=repr(step)[:80]))
+            raise ArgumentError("checkpoint: the step is an integer from 0 on", got=repr(step)[:80])
         if keep is not None and (isinstance(keep, bool) or not isinstance(cast(object, keep), int) or keep < 1):
-            raise ArgumentError(message("checkpoint: keep is an integer from 1 on, or None", got=repr(keep)[:80]))
+            raise ArgumentError("checkpoint: keep is an integer from 1 on, or None", got=repr(keep)[:80])
         rated = None if score is None or math.isnan(score) else float(score)
         text = json.dumps(_plain(state, "state"), ensure_ascii=True)
         snapshot = snapshot_of(flat(values, "checkpoint"), "checkpoint", copy=True)
@@ -270,7 +269,7 @@ class Checkpoints:
         metadata = {
             "format": FORMAT, "version": str(VERSION), "number": str(number), "step": str(step), "state": state,
             "score": "" if score is None else repr(score),
-        }  # fmt: skip
+        }
         if name:
             metadata["parts"] = name
         metadata["sha256"] = writer.digest_of(arrays, metadata)
@@ -385,10 +384,10 @@ def _listed(path: Path, metadata: Mapping[str, str]) -> _Listed | None:
     if version != str(VERSION) and not (known and int(version) in UPGRADES):
         newer = "by a newer hybridflow, " if known and int(version) > VERSION else ""
         raise FileFormatError(
-            message(f"checkpoint: {str(path)!r} was written {newer}in version {version[:20]!r} of the format, and this "
-                    f"hybridflow reads version {VERSION}",
-                    hint="Resume with the hybridflow that wrote it, or in another directory.")
-        )  # fmt: skip
+            f"checkpoint: {str(path)!r} was written {newer}in version {version[:20]!r} of the format, and this "
+            f"hybridflow reads version {VERSION}",
+            hint="Resume with the hybridflow that wrote it, or in another directory."
+        )
     try:
         score = float(metadata["score"]) if metadata["score"] else None
         return _Listed(path, int(metadata["step"]), int(metadata["number"]), score, metadata.get("parts", ""))
@@ -434,14 +433,10 @@ def _plain(value: Any, path: str) -> Any:
     if isinstance(value, Mapping):
         for key in cast("Mapping[Any, Any]", value):
             if not isinstance(key, str):
-                raise ArgumentTypeError(
-                    message(f"checkpoint: a key of {path} is a {type(key).__name__}", got=repr(key)[:80],
-                            hint="JSON's keys are texts.")
-                )  # fmt: skip
+                raise ArgumentTypeError(f"checkpoint: a key of {path} is a {type(key).__name__}", got=repr(key)[:80],
+                                        hint="JSON's keys are texts.")
         return {key: _plain(one, f"{path}.{key}") for key, one in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, list | tuple):
         return [_plain(one, f"{path}.{number}") for number, one in enumerate(cast("list[Any]", value))]
-    raise ArgumentTypeError(
-        message(f"checkpoint: {path} is a {type(value).__name__}, which JSON cannot hold", got=repr(value)[:80],
-                hint="Arrays and Variables belong to the values.")
-    )  # fmt: skip
+    raise ArgumentTypeError(f"checkpoint: {path} is a {type(value).__name__}, which JSON cannot hold",
+                            got=repr(value)[:80], hint="Arrays and Variables belong to the values.")

@@ -87,14 +87,12 @@ def texts_of(metadata: Any, what: str) -> Mapping[str, str]:
     """Return metadata, checked to be a mapping from texts to texts."""
     if not isinstance(metadata, Mapping) or not all([
         isinstance(text, str) and isinstance(name, str) for name, text in cast("Mapping[Any, Any]", metadata).items()
-    ]):  # fmt: skip
-        raise ArgumentTypeError(
-            message(f"{what}: metadata is a mapping from texts to texts", got=repr(metadata)[:120],
-                    hint="Write numbers as texts, or as arrays among the values.")
-        )  # fmt: skip
+    ]):
+        raise ArgumentTypeError(f"{what}: metadata is a mapping from texts to texts", got=repr(metadata)[:120],
+                                hint="Write numbers as texts, or as arrays among the values.")
     for text in (one for pair in cast("Mapping[str, str]", metadata).items() for one in pair):
         if not writer.is_text(text):
-            raise ArgumentError(message(f"{what}: {text!r} in metadata cannot be a text in a file"))
+            raise ArgumentError(f"{what}: {text!r} in metadata cannot be a text in a file")
     return cast("Mapping[str, str]", metadata)
 
 

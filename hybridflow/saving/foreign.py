@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 from hybridflow.nn.layers.attention import MultiHeadAttention
 from hybridflow.nn.layers.convolution import Conv, ConvTranspose
 from hybridflow.nn.layers.linear import Embedding, Linear
@@ -37,17 +37,15 @@ def renamed(values: Mapping[str, Array], mapping: Any, modules: Mapping[str, Mod
     """
     steps: list[Any] = list(cast(Any, mapping)) if isinstance(mapping, Sequence) and not isinstance(mapping, str) else [
         mapping
-    ]  # fmt: skip
+    ]
     schemes = [step for step in steps if isinstance(step, str)]
     for scheme in schemes:
         if scheme not in _SCHEMES:
-            raise ArgumentError(
-                message(f"load: mapping={scheme!r} is not known", hint=f"Choose of {', '.join(map(repr, _SCHEMES))}.")
-            )
+            raise ArgumentError(f"load: mapping={scheme!r} is not known",
+                                hint=f"Choose of {', '.join(map(repr, _SCHEMES))}.")
         if not modules:
-            raise ArgumentError(
-                message(f"load: mapping={scheme!r} goes by layers, and there are none", hint="Give the model as into=.")
-            )
+            raise ArgumentError(f"load: mapping={scheme!r} goes by layers, and there are none",
+                                hint="Give the model as into=.")
     renamed = dict(values)
     if "keras" in schemes:
         renamed = _moved(renamed, lambda path: path.replace("/", "."))
@@ -72,10 +70,8 @@ def _function(step: Any) -> Callable[[str], str | None]:
     if callable(step):
         return cast("Callable[[str], str | None]", step)
     if not isinstance(step, Mapping):
-        raise ArgumentTypeError(
-            message(f"load: a {type(step).__name__} is no mapping of paths", got=repr(step)[:80],
-                    hint='Give {"theirs": "ours"}, a function from path to path, "torch" or "keras".')
-        )  # fmt: skip
+        raise ArgumentTypeError(f"load: a {type(step).__name__} is no mapping of paths", got=repr(step)[:80],
+                                hint='Give {"theirs": "ours"}, a function from path to path, "torch" or "keras".')
     prefixes = sorted(cast("Mapping[str, str | None]", step).items(), key=lambda item: -len(item[0]))
 
     def move(path: str) -> str | None:
@@ -98,7 +94,7 @@ def _moved(values: Mapping[str, Array], move: Callable[[str], str | None]) -> di
         if to is None:
             continue
         if to in moved:
-            raise ArgumentError(message(f"load: the mapping gives {origin[to]!r} and {path!r} one path", got=to))
+            raise ArgumentError(f"load: the mapping gives {origin[to]!r} and {path!r} one path", got=to)
         moved[to], origin[to] = value, path
     return moved
 
@@ -172,7 +168,7 @@ def _keras(values: Mapping[str, Array], modules: Mapping[str, Module]) -> dict[s
         (Conv, _keras_conv), (Embedding, _keras_embedding), (BatchNorm, _keras_batch_norm),
         ((LayerNorm, GroupNorm, InstanceNorm), _keras_norm), (RMSNorm, _keras_rms_norm),
         ((LSTM, RNN, GRU), _keras_recurrent),
-    ])  # fmt: skip
+    ])
 
 
 def _keras_linear(layer: Linear, take: Take) -> Mapping[str, Array | None]:
@@ -254,10 +250,8 @@ def _biases(layer: Any, bias: Array) -> tuple[Array, Array]:
     """Return the bias of the input's product and that of the state's product."""
     if isinstance(layer, GRU):
         if bias.ndim != 2:
-            raise ArgumentError(
-                message("load: a GRU of Keras with reset_after=False computes something else than ours does",
-                        got=f"bias: {bias.shape}", hint="Train it with reset_after=True, Keras's default.")
-            )  # fmt: skip
+            raise ArgumentError("load: a GRU of Keras with reset_after=False computes something else than ours does",
+                                got=f"bias: {bias.shape}", hint="Train it with reset_after=True, Keras's default.")
         return _reset_first(layer, bias[0]), _reset_first(layer, bias[1])
     return bias, np.zeros_like(bias)
 

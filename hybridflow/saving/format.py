@@ -31,19 +31,19 @@ from hybridflow.core.dtypes import (
     uint32,
     uint64,
 )
-from hybridflow.core.errors import ArgumentError, FileFormatError, message
+from hybridflow.core.errors import ArgumentError, FileFormatError
 
 DTYPES: dict[str, DType] = {
     "BOOL": bool_, "U8": uint8, "I8": int8, "U16": uint16, "I16": int16, "U32": uint32, "I32": int32, "U64": uint64,
     "I64": int64, "F16": float16, "BF16": bfloat16, "F32": float32, "F64": float64, "C64": complex64,
-}  # fmt: skip
+}
 """The dtypes of hybridflow by the format's names."""
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 FLOAT8: dict[str, np.dtype[Any]] = {
     "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2), "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
     "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu), "F8_E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
     "F8_E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
-}  # fmt: skip
+}
 """The format's dtypes whose numbers are read as float32, which has them all."""
 _READ = {**DTYPES, **FLOAT8}
 OTHERS = {"F4", "F6_E2M3", "F6_E3M2"}
@@ -110,13 +110,12 @@ def header_of(entries: Iterable[Entry], metadata: Mapping[str, str]) -> bytes:
     for one in entries:
         fields[one.path] = {
             "dtype": NAMES[one.dtype], "shape": list(one.shape), "data_offsets": [one.begin, one.end]
-        }  # fmt: skip
+        }
     text = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
     if len(text) + ALIGNED > LONGEST_HEADER or _items(text) > MOST_ITEMS:
-        raise ArgumentError(
-            message(f"save: the names, shapes and metadata take {len(text)} bytes with {_items(text)} items",
-                    got=f"{len(fields)} names", hint=f"At most {LONGEST_HEADER} and {MOST_ITEMS} are read again.")
-        )  # fmt: skip
+        raise ArgumentError(f"save: the names, shapes and metadata take {len(text)} bytes with {_items(text)} items",
+                            got=f"{len(fields)} names",
+                            hint=f"At most {LONGEST_HEADER} and {MOST_ITEMS} are read again.")
     size = -(8 + len(text)) % ALIGNED + len(text)
     return size.to_bytes(8, "little") + text.ljust(size)
 
@@ -135,7 +134,7 @@ def parsed(header: bytes, available: int) -> tuple[list[Entry], dict[str, str]]:
     metadata = fields.pop(METADATA, {})
     if not isinstance(metadata, dict) or not all([
         isinstance(value, str) for value in cast("dict[str, Any]", metadata).values()
-    ]):  # fmt: skip
+    ]):
         raise wrong("the metadata is not a mapping of texts")
     entries = [_entry(path, fields[path]) for path in fields]
     entries.sort(key=lambda one: (one.begin, one.end))
@@ -217,4 +216,4 @@ def shown(value: Any) -> str:
 def wrong(what: str, *, cut: bool = False) -> FileFormatError:
     """Return the error for a file that does not follow the format."""
     hint = "It is cut off: it was not copied or written to its end." if cut else None
-    return FileFormatError(message(f"not a safetensors file: {what}", hint=hint))
+    return FileFormatError(f"not a safetensors file: {what}", hint=hint)

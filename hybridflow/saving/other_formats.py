@@ -13,7 +13,7 @@ _MAGIC = {
     b"\x89HDF": ("an HDF5 file, as Keras writes",
                  "Read it with h5py or Keras, and give model.load_state_dict the arrays by path."),
     b"GGUF": ("a GGUF file", "Convert it to safetensors with the tools of llama.cpp."),
-}  # fmt: skip
+}
 _PICKLE = (
     "a pickle, which can run code",
     "Read it where you trust it, with pickle.load or torch.load, and write its arrays with hf.save.",

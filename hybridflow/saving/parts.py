@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hybridflow.backend.jax_shim import enable_x64
-from hybridflow.core.errors import FileFormatError, MissingPackageError, message
+from hybridflow.core.errors import FileFormatError, MissingPackageError
 from hybridflow.core.mesh import check_fits, lies_on_several
 from hybridflow.core.processes.member import member
 from hybridflow.core.processes.wire import encoded
@@ -32,9 +32,9 @@ def orbax(what: str) -> ModuleType:
         return importlib.import_module("orbax.checkpoint")
     except ImportError as error:
         raise MissingPackageError(
-            message(f"{what}: a checkpoint of a model on several devices needs the package orbax-checkpoint",
-                    hint='Install it: pip install "hybridflow[distribute]".')
-        ) from error  # fmt: skip
+            f"{what}: a checkpoint of a model on several devices needs the package orbax-checkpoint",
+            hint='Install it: pip install "hybridflow[distribute]".'
+        ) from error
 
 
 def on_devices(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def read(directory: Path, into: Mapping[str, Any]) -> dict[str, Any]:
                 reader.restore(directory.absolute(), args=ocp.args.PyTreeRestore(item=None, restore_args=how))
             )
     except (ValueError, OSError, KeyError, AttributeError) as error:
-        raise FileFormatError(message(f"checkpoint: {str(directory)!r} is not whole", got=str(error)[:200])) from error
+        raise FileFormatError(f"checkpoint: {str(directory)!r} is not whole", got=str(error)[:200]) from error
     finally:
         reader.close()
 

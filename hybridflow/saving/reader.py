@@ -25,7 +25,7 @@ def require_path(what: str, path: Any, form: str) -> None:
     """Raise an ArgumentTypeError unless a caller's first argument is a path; `form` says how to write the call."""
     if not isinstance(path, str | bytes | os.PathLike):
         got = type(path).__name__
-        raise ArgumentTypeError(message(f"{what}: the path comes first", got=got, hint=f"Write {form}."))
+        raise ArgumentTypeError(f"{what}: the path comes first", got=got, hint=f"Write {form}.")
 
 
 class Contents(NamedTuple):
@@ -94,14 +94,14 @@ def opened(path: PathLike, what: str, *, follow: bool = True) -> Generator[int]:
     try:
         handle = os.open(path, flags)
     except ValueError as error:  # a zero byte in the name
-        raise FileError(message(f"{what}: {os.fspath(path)!r} is no name of a file: {error}")) from None
+        raise FileError(f"{what}: {os.fspath(path)!r} is no name of a file: {error}") from None
     except FileNotFoundError as error:
         raise file_error(FileMissingError, what, path, "is not there", error) from None
     except OSError as error:
         raise file_error(FileError, what, path, "cannot be read", error) from None
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise FileError(message(f"{what}: {os.fspath(path)!r} is no regular file"))
+            raise FileError(f"{what}: {os.fspath(path)!r} is no regular file")
         yield handle
     finally:
         os.close(handle)

@@ -12,7 +12,7 @@ from hybridflow.core.assignments import assign_all, listed
 from hybridflow.core.context import is_tracing
 from hybridflow.core.convert import is_number
 from hybridflow.core.dtypes import as_dtype
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError
 from hybridflow.core.forked import PROCESS
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.tensor import asarray, host_array, make_tensor, require_value
@@ -64,26 +64,21 @@ def require_eager(what: str) -> None:
         TraceError: this is called inside a compiled function.
     """
     if is_tracing():
-        raise TraceError(
-            message(f"{what}: a compiled function would do it when it is traced, and not at every call",
-                    hint="Do it outside of the function.")
-        )  # fmt: skip
+        raise TraceError(f"{what}: a compiled function would do it when it is traced, and not at every call",
+                         hint="Do it outside of the function.")
 
 
 def found_in(values: Any, what: str) -> Found:
     """Return the content of a structure; see `flat`."""
     require_eager(what)
     if isinstance(values, _ARRAYS) or is_number(values):
-        raise ArgumentTypeError(
-            message(f"{what}: a {type(values).__name__} alone has no path", got=repr(values)[:80],
-                    hint='Give it one: {"name": value}.')
-        )  # fmt: skip
+        raise ArgumentTypeError(f"{what}: a {type(values).__name__} alone has no path", got=repr(values)[:80],
+                                hint='Give it one: {"name": value}.')
     contents = Found({}, {})
     for path, leaf in _walk(values, "", what, contents, []):
         if path in contents.values:
-            raise ArgumentError(
-                message(f"{what}: the path {path!r} occurs twice", hint="Keys with dots look like paths; rename one.")
-            )
+            raise ArgumentError(f"{what}: the path {path!r} occurs twice",
+                                hint="Keys with dots look like paths; rename one.")
         contents.values[path] = leaf
     return contents
 
@@ -94,7 +89,7 @@ def _walk(value: Any, path: str, what: str, contents: Found, around: list[int]) 
         yield path, value
         return
     if id(value) in around:
-        raise ArgumentError(message(f"{what}: {path!r} contains itself"))
+        raise ArgumentError(f"{what}: {path!r} contains itself")
     items = _items(value, path, what, contents)
     if items is None:
         if not hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
@@ -104,10 +99,8 @@ def _walk(value: Any, path: str, what: str, contents: Found, around: list[int]) 
     around.append(id(value))
     for key, item in items.items():
         if type(key) is not str and type(key) is not int:
-            raise ArgumentTypeError(
-                message(f"{what}: a key of {path or 'the values'!r} is a {type(key).__name__}", got=repr(key)[:80],
-                        hint="Paths are made of strings and integers.")
-            )  # fmt: skip
+            raise ArgumentTypeError(f"{what}: a key of {path or 'the values'!r} is a {type(key).__name__}",
+                                    got=repr(key)[:80], hint="Paths are made of strings and integers.")
         yield from _walk(item, f"{path}.{key}" if path else str(key), what, contents, around)
     around.pop()
 
@@ -128,28 +121,24 @@ def _items(value: Any, path: str, what: str, contents: Found) -> Mapping[Any, An
     parameters = value.named_parameters()
     if not isinstance(parameters, Mapping):
         raise ArgumentTypeError(
-            message(f"{what}: a {type(value).__name__} of {type(value).__module__.split('.')[0]} is no module of "
-                    "hybridflow", got=path or None, hint="Give its state_dict().")
-        )  # fmt: skip
+            f"{what}: a {type(value).__name__} of {type(value).__module__.split('.')[0]} is no module of "
+            "hybridflow", got=path or None, hint="Give its state_dict()."
+        )
     modules = value.named_modules() if hasattr(value, "named_modules") else {}
     for inner, module in modules.items():
         contents.modules[".".join([part for part in (path, inner) if part])] = module
     unknown = [f"{inner or path or type(value).__name__}" for inner, module in modules.items() if unsized(module)]
     if unknown:
-        raise ArgumentError(
-            message(f"{what}: there are layers whose sizes are not known yet", got=listed(unknown),
-                    hint="Give the sizes, or call the model once before.")
-        )  # fmt: skip
+        raise ArgumentError(f"{what}: there are layers whose sizes are not known yet", got=listed(unknown),
+                            hint="Give the sizes, or call the model once before.")
     buffers = value.named_buffers() if hasattr(value, "named_buffers") else {}
     return {**cast("Mapping[str, Any]", parameters), **buffers}
 
 
 def _unknown(value: Any, path: str, what: str) -> ArgumentTypeError:
     where = f"{path!r} is a {type(value).__name__}" if path else f"a {type(value).__name__}"
-    return ArgumentTypeError(
-        message(f"{what}: {where}, which has no arrays", got=repr(value)[:80],
-                hint="Give a module, an optimizer, or a mapping of arrays; texts go into metadata=.")
-    )  # fmt: skip
+    return ArgumentTypeError(f"{what}: {where}, which has no arrays", got=repr(value)[:80],
+                             hint="Give a module, an optimizer, or a mapping of arrays; texts go into metadata=.")
 
 
 def snapshot_of(values: Mapping[str, Any], what: str, *, copy: bool) -> dict[str, Any]:
@@ -212,8 +201,6 @@ def variables_of(known: Mapping[str, Any], what: str) -> Mapping[str, Variable]:
     """
     for path, one in known.items():
         if not isinstance(one, Variable):
-            raise ArgumentTypeError(
-                message(f"{what}: {path!r} is a {type(one).__name__}, and only Variables are assigned",
-                        hint="Leave out into=, and use what hf.load returns.")
-            )  # fmt: skip
+            raise ArgumentTypeError(f"{what}: {path!r} is a {type(one).__name__}, and only Variables are assigned",
+                                    hint="Leave out into=, and use what hf.load returns.")
     return known

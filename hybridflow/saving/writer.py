@@ -13,7 +13,7 @@ import numpy as np
 
 from hybridflow.backend.files import is_device, whole_file
 from hybridflow.core.dtypes import complex128
-from hybridflow.core.errors import ArgumentError, DTypeError, FileError, FileThereError, message
+from hybridflow.core.errors import ArgumentError, DTypeError, FileError, FileThereError
 from hybridflow.saving.format import METADATA, NAMES, header_of, planned, shown
 from hybridflow.saving.reader import PathLike, file_error
 
@@ -30,17 +30,14 @@ def check(arrays: Mapping[str, Any], what: str) -> None:
     """
     for path in arrays:
         if path == METADATA or not is_text(path):
-            raise ArgumentError(
-                message(f"{what}: {shown(path)} cannot be a name in a safetensors file", hint="Choose another one.")
-            )
+            raise ArgumentError(f"{what}: {shown(path)} cannot be a name in a safetensors file",
+                                hint="Choose another one.")
     wrong = {path: one.dtype for path, one in arrays.items() if one.dtype not in NAMES}
     if wrong:
         path, dtype = next(iter(wrong.items()))
         others = f", as are {len(wrong) - 1} others" if len(wrong) > 1 else ""
         hint = "Save its parts, hf.real(x) and hf.imag(x), under two names." if dtype == complex128 else None
-        raise DTypeError(
-            message(f"{what}: {shown(path)} is {dtype}{others}, which safetensors files cannot hold", hint=hint)
-        )
+        raise DTypeError(f"{what}: {shown(path)} is {dtype}{others}, which safetensors files cannot hold", hint=hint)
 
 
 def write(
@@ -82,7 +79,7 @@ def there(what: str, path: PathLike) -> FileError:
     said, hint = "is there already", "overwrite=True replaces it."
     if is_device(Path(path)):
         said, hint = "is a device, a pipe or a socket", "Give the name of a file."
-    made = FileThereError(message(f"{what}: {os.fspath(path)!r} {said}", hint=hint))
+    made = FileThereError(f"{what}: {os.fspath(path)!r} {said}", hint=hint)
     made.errno = errno.EEXIST
     return made
 

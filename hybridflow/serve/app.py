@@ -91,7 +91,7 @@ class App:
         self.batcher = Batcher(
             options.max_batch, options.max_delay, options.queue,
             lambda rows: metrics.observe("hybridflow_batch_rows", rows),
-        )  # fmt: skip
+        )
         self.ready = False
         self._prefix, self._numbers = f"{uuid.uuid4().hex[:16]}-", itertools.count()
         self._stop = threading.Event()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 
 MOST_CLIENTS, MOST_REQUESTS, MOST_SECONDS = 1024, 10_000_000, 3600.0
 
@@ -76,16 +76,14 @@ def target(url: str, body: bytes | None = None, headers: Mapping[str, str] | Non
     """
     parts = urllib.parse.urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
-        raise ArgumentError(message("bench-serve: needs a URL of HTTP", got=url, hint="Such as http://localhost:8000."))
+        raise ArgumentError("bench-serve: needs a URL of HTTP", got=url, hint="Such as http://localhost:8000.")
     try:
         hosts = [str(one[4][0]) for one in socket.getaddrinfo(parts.hostname, parts.port or 80, proto=socket.SOL_TCP)]
     except OSError as error:
-        raise ArgumentError(message(f"bench-serve: there is no host {parts.hostname}", got=str(error))) from None
+        raise ArgumentError(f"bench-serve: there is no host {parts.hostname}", got=str(error)) from None
     if not all([ipaddress.ip_address(one).is_loopback for one in hosts]):
-        raise ArgumentError(
-            message("bench-serve: makes load on this machine alone", got=f"{parts.hostname}, {hosts[0]}",
-                    hint="Run it where the server runs, with localhost.")
-        )  # fmt: skip
+        raise ArgumentError("bench-serve: makes load on this machine alone", got=f"{parts.hostname}, {hosts[0]}",
+                            hint="Run it where the server runs, with localhost.")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     fields = {"host": parts.netloc, **(headers or {})}
     if body is not None:
@@ -106,9 +104,9 @@ def sample_request(url: str, headers: Mapping[str, str] | None = None) -> tuple[
         with urllib.request.urlopen(request, timeout=10) as response:
             models = json.load(response)
     except (OSError, ValueError) as error:
-        raise ArgumentError(message(f"bench-serve: {url} does not list its models", got=str(error))) from None
+        raise ArgumentError(f"bench-serve: {url} does not list its models", got=str(error)) from None
     if not models:
-        raise ArgumentError(message(f"bench-serve: {url} has no model"))
+        raise ArgumentError(f"bench-serve: {url} has no model")
     model = models[0]
     name, function = next(iter(model["functions"].items()))
     body = {"signature_name": name, "inputs": function["sample"]}
@@ -214,9 +212,9 @@ def load(made: Target, *, clients: int, requests: int, seconds: float) -> Figure
         ArgumentError: a bound is out of range.
     """
     for name, value, most in (("clients", clients, MOST_CLIENTS), ("requests", requests, MOST_REQUESTS),
-                              ("seconds", seconds, MOST_SECONDS)):  # fmt: skip
+                              ("seconds", seconds, MOST_SECONDS)):
         if not 0 < value <= most:
-            raise ArgumentError(message(f"bench-serve: {name} must be above 0 and at most {most:g}", got=str(value)))
+            raise ArgumentError(f"bench-serve: {name} must be above 0 and at most {most:g}", got=str(value))
     work = _load(made, clients, _Run(requests, time.perf_counter() + seconds))
     if importlib.util.find_spec("uvloop") is None:
         return asyncio.run(work)

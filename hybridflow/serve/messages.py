@@ -30,7 +30,7 @@ MESSAGES: dict[str, tuple[str, ...]] = {
                               "outputs:TensorMetadata*"),
     "ModelInferRequest": (*_INFER, "inputs:InputTensor*", "outputs:WantedTensor*", "raw_input_contents:bytes*"),
     "ModelInferResponse": (*_INFER, "outputs:OutputTensor*", "raw_output_contents:bytes*"),
-}  # fmt: skip
+}
 """Each message's fields in the order of their numbers: name and type, with * if repeated and {} if a map from texts."""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from hybridflow.autodiff.requires_grad import no_grad
 from hybridflow.core.dims import Dim
-from hybridflow.core.errors import ArgumentError, FileFormatError, HybridflowError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, FileFormatError, HybridflowError, ShapeError
 from hybridflow.export.artifact import MANIFEST
 from hybridflow.export.limits import Limits
 from hybridflow.export.loaded import Artifact, Function, load
@@ -57,8 +57,8 @@ class Servable:
         outputs = dict(zip(function.outputs, function.graph().output_specs, strict=False))
         for name, spec in [*function.inputs.items(), *outputs.items()]:
             if str(spec.dtype) not in NAMES:
-                raise ArgumentError(message(f"serve: {function.name}: {name} has a dtype that no request can carry",
-                                            got=str(spec.dtype)))  # fmt: skip
+                raise ArgumentError(f"serve: {function.name}: {name} has a dtype that no request can carry",
+                                    got=str(spec.dtype))
         self.signature = Signature(function.inputs, outputs)
         self._function = function
         self._compiled = CompiledFunction(function.by_name, name=function.name)
@@ -83,7 +83,7 @@ class Servable:
         if self._sample is None:
             return {name: np.zeros([rows if str(size) == self._symbol else _OPEN_SIZE if type(size) is not int else size
                                     for size in spec.shape], spec.dtype)
-                    for name, spec in self.signature.inputs.items()}  # fmt: skip
+                    for name, spec in self.signature.inputs.items()}
         given = {name: np.asarray(value) for name, value in self._sample.items()}
         if self._symbol is None or not all([len(one) for one in given.values()]):
             return given
@@ -168,7 +168,7 @@ class Servable:
     def _sizes(self, tensors: Tensors) -> dict[str, int]:
         """Return the open sizes of arguments."""
         axes = [(size, length) for name, spec in self.signature.inputs.items()
-                for size, length in zip(spec.shape, tensors[name].shape, strict=True)]  # fmt: skip
+                for size, length in zip(spec.shape, tensors[name].shape, strict=True)]
         return {str(size): length for size, length in axes if isinstance(size, Dim) and size.symbol is not None}
 
     def _compile_later(self, bounds: dict[str, int]) -> None:
@@ -363,8 +363,8 @@ def found_in(paths: Sequence[Path]) -> dict[tuple[str, str], Path]:
     for path in paths:
         for name, version, one in _under(path):
             if (name, version) in artifacts and artifacts[name, version] != one:
-                raise ArgumentError(message(f"serve: two artifacts are version {version} of the model {name!r}",
-                                            got=f"{artifacts[name, version]}, {one}"))  # fmt: skip
+                raise ArgumentError(f"serve: two artifacts are version {version} of the model {name!r}",
+                                    got=f"{artifacts[name, version]}, {one}")
             artifacts[name, version] = one
     return artifacts
 

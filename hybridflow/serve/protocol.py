@@ -23,13 +23,13 @@ NAMES = {
     "bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64", "int8": "INT8",
     "int16": "INT16", "int32": "INT32", "int64": "INT64", "float16": "FP16", "bfloat16": "BF16", "float32": "FP32",
     "float64": "FP64",
-}  # fmt: skip
+}
 """The protocol's names of dtypes."""
 DTYPES = {name: as_dtype(dtype) for dtype, name in NAMES.items()}
 TF_NAMES = {
     "bool": "DT_BOOL", "float16": "DT_HALF", "bfloat16": "DT_BFLOAT16", "float32": "DT_FLOAT", "float64": "DT_DOUBLE",
     **{name: f"DT_{name.upper()}" for name in NAMES if "int" in name},
-}  # fmt: skip
+}
 DEEPEST = 32
 """The deepest nesting of lists in a tensor."""
 
@@ -111,7 +111,7 @@ def dumps(value: Any) -> bytes:
 _KINDS = {
     dict: "an object", list: "a list", str: "a text", int: "an integer", float: "a number", bool: "a boolean",
     type(None): "null",
-}  # fmt: skip
+}
 
 
 def _kind(value: Any) -> str:
@@ -357,7 +357,7 @@ def metadata_v2(model: str, versions: Sequence[str], signature: Signature) -> di
     return {
         "name": model, "versions": [*versions], "platform": "hybridflow",
         "inputs": described(signature.inputs), "outputs": described(signature.outputs),
-    }  # fmt: skip
+    }
 
 
 # -- TensorFlow Serving -----------------------------------------------------------------------------------------------
@@ -432,13 +432,13 @@ def metadata_tf(model: str, version: str, functions: Mapping[str, Signature]) ->
                    "tensor_shape": {"dim": [{"size": str(size), "name": ""} for size in shape_of(spec)],
                                     "unknown_rank": False}}
             for name, spec in specs.items()
-        }  # fmt: skip
+        }
 
     signatures = {
         name: {"inputs": described(one.inputs), "outputs": described(one.outputs),
                "method_name": "tensorflow/serving/predict"}
         for name, one in functions.items()
-    }  # fmt: skip
+    }
     return {
         "model_spec": {"name": model, "signature_name": "", "version": version},
         "metadata": {"signature_def": {"signature_def": signatures}},

@@ -22,10 +22,10 @@ from hybridflow.serve.protocol import DTYPES, PIECE, Refused
 
 Handler = Callable[[App, Any], Awaitable[Any]]
 _CODES = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND", 413: "INVALID_ARGUMENT",
-          503: "RESOURCE_EXHAUSTED", 504: "DEADLINE_EXCEEDED"}  # fmt: skip
+          503: "RESOURCE_EXHAUSTED", 504: "DEADLINE_EXCEEDED"}
 """The codes of gRPC by the status that HTTP has for the same."""
 _FIELDS = {"BOOL": "bool_contents", "INT32": "int_contents", "INT64": "int64_contents", "UINT32": "uint_contents",
-           "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents"}  # fmt: skip
+           "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents"}
 """The fields of typed contents, by the datatype whose numbers they hold as they are."""
 
 
@@ -46,7 +46,7 @@ async def start(app: App, address: str, certificate: tuple[bytes, bytes] | None)
             classes[f"{name}Response"].SerializeToString,
         )
         for name, handler in _HANDLERS.items()
-    }  # fmt: skip
+    }
     options = {"max_receive_message_length": app.options.body, "max_send_message_length": -1, "so_reuseport": 1}
     server = grpc.aio.server(options=[(f"grpc.{key}", value) for key, value in options.items()])
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
@@ -198,7 +198,7 @@ def as_v2(request: Any) -> tuple[bytes, bytes]:
 def _octets(values: Any, dtype: Any) -> bytes:
     """Return the bytes of a field of numbers; other threads run between its pieces."""
     return b"".join([np.fromiter(values[start : start + PIECE], dtype).tobytes()
-                     for start in range(0, len(values), PIECE)])  # fmt: skip
+                     for start in range(0, len(values), PIECE)])
 
 
 def _parameters(given: Any) -> dict[str, Any]:
@@ -208,4 +208,4 @@ def _parameters(given: Any) -> dict[str, Any]:
 _HANDLERS: dict[str, Handler] = {
     "ServerLive": _live, "ServerReady": _ready, "ModelReady": _model_ready, "ServerMetadata": _server_metadata,
     "ModelMetadata": _model_metadata, "ModelInfer": _infer,
-}  # fmt: skip
+}

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hybridflow.core.errors import ArgumentError, MissingPackageError, message
+from hybridflow.core.errors import ArgumentError, MissingPackageError
 from hybridflow.serve.app import Options, memory_for_requests
 from hybridflow.serve.models import found_in
 
@@ -48,9 +48,7 @@ def require_packages() -> None:
     """Raise unless the packages of the extra ``serve`` are installed."""
     for name in ("uvicorn", "httptools"):
         if importlib.util.find_spec(name) is None:
-            raise MissingPackageError(
-                message(f"serve: needs the package {name}", hint="Run pip install 'hybridflow[serve]'.")
-            )
+            raise MissingPackageError(f"serve: needs the package {name}", hint="Run pip install 'hybridflow[serve]'.")
 
 
 def require_grpc() -> None:
@@ -59,9 +57,8 @@ def require_grpc() -> None:
         try:
             importlib.import_module(name)
         except ImportError:
-            raise MissingPackageError(
-                message(f"serve: gRPC needs the package {name}", hint="Run pip install 'hybridflow[grpc]'.")
-            ) from None
+            raise MissingPackageError(f"serve: gRPC needs the package {name}",
+                                      hint="Run pip install 'hybridflow[grpc]'.") from None
 
 
 def serve(
@@ -70,7 +67,7 @@ def serve(
     """Serve artifacts until SIGTERM or SIGINT; then answer what was accepted, and return."""
     require_packages()
     if not found_in(paths):
-        raise ArgumentError(message("serve: there is no artifact", got=", ".join(map(str, paths))))
+        raise ArgumentError("serve: there is no artifact", got=", ".join(map(str, paths)))
     _require_certificate(server)
     if server.grpc_port is not None:
         require_grpc()
@@ -88,7 +85,7 @@ def serve(
             "metrics": folder, "parent": os.getpid(), "drain": DRAIN_SECONDS, "max_seconds": server.max_seconds,
             "certificate": server.certificate, "key": server.key, "grpc": calls and _address(calls),
             "loop": "uvloop" if importlib.util.find_spec("uvloop") else "asyncio",
-        }  # fmt: skip
+        }
         workers: list[subprocess.Popen[bytes]] = []
         try:
             if calls is not None:
@@ -109,7 +106,7 @@ def _reserved(host: str, port: int) -> socket.socket:
     try:
         listener.bind((host, port))
     except OSError as error:
-        raise ArgumentError(message(f"serve: cannot listen at {host}:{port}", got=str(error))) from None
+        raise ArgumentError(f"serve: cannot listen at {host}:{port}", got=str(error)) from None
     return listener
 
 
@@ -122,13 +119,13 @@ def _require_certificate(server: Server) -> None:
     """Raise unless the files for TLS are there and fit together, or none is given."""
     if server.certificate is None:
         if server.key is not None:
-            raise ArgumentError(message("serve: a key for TLS needs its certificate", got=server.key))
+            raise ArgumentError("serve: a key for TLS needs its certificate", got=server.key)
         return
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(server.certificate, server.key, lambda: "")
     except OSError as error:
         files = " and ".join([one for one in (server.certificate, server.key) if one is not None])
-        raise ArgumentError(message(f"serve: {files} are no certificate and key for TLS", got=str(error))) from None
+        raise ArgumentError(f"serve: {files} are no certificate and key for TLS", got=str(error)) from None
 
 
 def _listen(server: Server) -> socket.socket:
@@ -136,13 +133,13 @@ def _listen(server: Server) -> socket.socket:
         family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
         return socket.create_server((server.host, server.port), family=family, backlog=512)
     except OSError as error:
-        raise ArgumentError(message(f"serve: cannot listen at {server.host}:{server.port}", got=str(error))) from None
+        raise ArgumentError(f"serve: cannot listen at {server.host}:{server.port}", got=str(error)) from None
 
 
 def _keep(
     workers: list[subprocess.Popen[bytes]], count: int, settings: dict[str, Any], ended: list[int],
     say: Callable[[str], None],
-) -> None:  # fmt: skip
+) -> None:
     """Keep a number of workers running until a signal comes; wait longer each time one ends quickly."""
     started = 0.0
     pause = 0.1

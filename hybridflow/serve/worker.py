@@ -52,7 +52,7 @@ def work(settings: dict[str, Any]) -> None:
         access_log=False, log_level="warning", proxy_headers=False, timeout_keep_alive=30, server_header=False,
         timeout_graceful_shutdown=settings["drain"], ssl_certfile=settings["certificate"], ssl_keyfile=settings["key"],
         h11_max_incomplete_event_size=None,
-    )  # fmt: skip
+    )
     server = _draining(uvicorn.Server)(config)
     server.calls = _calls(app, settings) if settings["grpc"] else None
     sys.setswitchinterval(SWITCH_SECONDS)

@@ -12,7 +12,7 @@ from hybridflow.analysis.parity import assert_same as assert_same
 from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.attached import attached as _attached
 from hybridflow.core.dtypes import as_dtype, is_differentiable
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, CheckError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, CheckError
 from hybridflow.core.functions import as_traced
 from hybridflow.core.op import No, Op, Sample
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe
@@ -57,13 +57,11 @@ def check_op(op: Any, *, seed: int = 0) -> None:
     """
     record = getattr(op, "op", op)
     if not isinstance(record, Op):
-        raise ArgumentTypeError(
-            message(f"check_op: a {type(op).__name__} is no op", hint="Pass the public function, such as hf.add.")
-        )
+        raise ArgumentTypeError(f"check_op: a {type(op).__name__} is no op",
+                                hint="Pass the public function, such as hf.add.")
     if isinstance(record.samples, No):
-        raise ArgumentError(
-            message(f"check_op: {record.name} has no samples: {record.samples.why}", hint="Give the op samples=.")
-        )
+        raise ArgumentError(f"check_op: {record.name} has no samples: {record.samples.why}",
+                            hint="Give the op samples=.")
     failures: list[str] = []
     for name, check in OP_CHECKS.items():
         _run(failures, name, lambda check=check: check(record, seed))
@@ -113,16 +111,14 @@ def check_gradients(
         >>> hf.testing.check_gradients(lambda x: hf.sum(hf.exp(x) * x), [hf.asarray([0.5, -1.0])])
     """
     if order not in _ORDERS:
-        raise ArgumentError(message(f"check_gradients: order={order} is not one of {', '.join(map(str, _ORDERS))}"))
+        raise ArgumentError(f"check_gradients: order={order} is not one of {', '.join(map(str, _ORDERS))}")
     paths, tree = jax.tree_util.tree_flatten_with_path(tuple(args), is_leaf=lambda x: x is None)
     names = [f"argument {jax.tree_util.keystr(path)}" for path, _ in paths]
     leaves = [_wide(leaf) for _, leaf in paths]
     differentiable = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and is_differentiable(leaf.dtype)]
     if not differentiable:
-        raise ArgumentError(
-            message("check_gradients: no argument is floating-point", got=", ".join(describe(x) for x in args),
-                    hint="Pass arrays or tensors of floats.")
-        )  # fmt: skip
+        raise ArgumentError("check_gradients: no argument is floating-point", got=", ".join(describe(x) for x in args),
+                            hint="Pass arrays or tensors of floats.")
 
     def of_floats(*floats: Tensor) -> list[Tensor]:
         full = list(leaves)
@@ -163,10 +159,8 @@ def _whole(parts: list[Tensor]) -> Tensor:
 def _require_repeatable(fn: Callable[..., list[Tensor]], floats: Sequence[Tensor]) -> None:
     for index, (first, second) in enumerate(zip(fn(*floats), fn(*floats), strict=True)):
         if not np.array_equal(first.numpy(), second.numpy(), equal_nan=True):
-            raise CheckError(
-                message(f"check_gradients: result {index} is another one when the function is called again",
-                        hint="Seed what it draws, and leave the Variables that it reads as they are.")
-            )  # fmt: skip
+            raise CheckError(f"check_gradients: result {index} is another one when the function is called again",
+                             hint="Seed what it draws, and leave the Variables that it reads as they are.")
 
 
 def _wide(leaf: Any) -> Any:
@@ -205,7 +199,7 @@ def _compare(
         tape.watch(list(floats))
         outputs = fn(*floats)
     if not outputs:
-        raise ArgumentError(message("check_gradients: no result is floating-point", hint="Return tensors of floats."))
+        raise ArgumentError("check_gradients: no result is floating-point", hint="Return tensors of floats.")
     weights = [rng.standard_normal(y.shape) for y in outputs]
     seeds = [asarray(w, dtype=y.dtype) for w, y in zip(weights, outputs, strict=True)]
     gradients = tape.gradient(outputs, list(floats), seeds, unconnected_gradients="zero")
@@ -280,9 +274,8 @@ def assert_max_traces(fn: Any, n: int) -> None:
         >>> hf.testing.assert_max_traces(double, 1)
     """
     if not isinstance(fn, CompiledFunction):
-        raise ArgumentTypeError(
-            message(f"assert_max_traces: a {type(fn).__name__} is not compiled", hint="Pass what hf.compile returned.")
-        )
+        raise ArgumentTypeError(f"assert_max_traces: a {type(fn).__name__} is not compiled",
+                                hint="Pass what hf.compile returned.")
     if fn.trace_count > n:
         raise CheckError(f"assert_max_traces: {fn.trace_count} traces, at most {n} allowed\n{fn.explain()}")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hybridflow.core.dtypes import kind_of
-from hybridflow.core.errors import ParityError, VerifyError, message
+from hybridflow.core.errors import ParityError, VerifyError
 from hybridflow.ir.evaluate import RunNode, evaluate
 from hybridflow.ir.evaluate import run_eagerly as run_eagerly
 from hybridflow.ir.graph import Graph
@@ -46,11 +46,11 @@ def check_pass(
     after = pass_(graph, PassContext(differentiable))
     verify(after)
     if print_graph(graph, elide=None) != text:
-        raise VerifyError(message(f"{pass_.name}: changed the graph it was given", got=text))
+        raise VerifyError(f"{pass_.name}: changed the graph it was given", got=text)
     if after.inputs != graph.inputs:
-        raise VerifyError(message(f"{pass_.name}: changed the inputs of {graph.name}", got=print_graph(after)))
+        raise VerifyError(f"{pass_.name}: changed the inputs of {graph.name}", got=print_graph(after))
     if list(map(str, after.output_specs)) != list(map(str, graph.output_specs)):
-        raise VerifyError(message(f"{pass_.name}: changed the outputs of {graph.name}", got=print_graph(after)))
+        raise VerifyError(f"{pass_.name}: changed the outputs of {graph.name}", got=print_graph(after))
     before_values, after_values = evaluate(graph, values, run), evaluate(after, values, run)
     for position, (a, b) in enumerate(zip(before_values, after_values, strict=True)):
         if not (_same_up_to_rounding if pass_.reorders else same_bits)(a, b):

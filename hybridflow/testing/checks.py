@@ -82,7 +82,7 @@ def _matches_reference(call: Call, name: str, outputs: tuple[Array, ...], attrs:
         with np.errstate(all="ignore"):
             rounded = reference.astype(y.dtype)
         text = difference(y, rounded, allowed + float(jnp.finfo(y.dtype).eps) * np.abs(rounded).astype(np.float64),
-                          signs=False)  # fmt: skip
+                          signs=False)
         if text is not None:
             fail(call, f"the {name}'s output {index} is off the float64 result: {text}")
 
@@ -284,7 +284,7 @@ def vjp_is_finite_difference(call: Call) -> None:
             bound = 1e-6 * (float(np.sum(np.abs(terms))) + abs(numeric)) + 1e-9 * (1 + size)
             if not abs(float(np.sum(terms)) - numeric) <= bound:
                 fail(call, f"the gradient of input {index} is {float(np.sum(terms)):.10g} along a random direction, "
-                           f"central differences give {numeric:.10g}")  # fmt: skip
+                           f"central differences give {numeric:.10g}")
 
 
 def _cotangent(weight: Array, y: Array) -> Array:
@@ -581,7 +581,7 @@ def _failing_checks(op: Op, bad: Bad) -> None:
     outputs = evaluate_graph(
         _only_checks(traced.graph, traced.outputs), traced.arrays,
         lambda node, values, attrs: run_raw(node.op, [np.asarray(value) for value in values], attrs),
-    )  # fmt: skip
+    )
     for check, ok in zip(traced.checks, outputs, strict=True):
         if not np.all(ok) and issubclass(check.error, bad.error):
             raise check.error(f"{check.text} {bad.text}")

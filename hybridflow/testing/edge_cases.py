@@ -57,7 +57,7 @@ def _of(dtype: str, value: Any) -> Array:
     """Return an array of a dtype; the dtype comes first, as in the IR."""
     return np.asarray(value, dtype=np.float64).astype(as_dtype(dtype)) if dtype == "bfloat16" else np.array(
         value, as_dtype(dtype)
-    )  # fmt: skip
+    )
 
 
 def i8(value: Any) -> Array:
@@ -149,13 +149,13 @@ def _casts() -> Iterator[EdgeCase]:
     topic = "casts"
     yield EdgeCase(topic, "NaN becomes the integer 0", "x.astype(hf.int32)", (f32([NAN]),), i32([0]))
     yield EdgeCase(topic, "floats out of range the nearest integer", "x.astype(hf.int8)", (f32([300, -INF, 127.9]),),
-                   i8([127, -128, 127]))  # fmt: skip
+                   i8([127, -128, 127]))
     yield EdgeCase(topic, "unsigned ones too", "x.astype(hf.uint8)", (f32([-1, 256, INF, 0.9]),), u8([0, 255, 255, 0]))
     yield EdgeCase(topic, "floats are cut off towards 0", "x.astype(hf.int32)", (f32([-1.9, 1.9]),), i32([-1, 1]))
     yield EdgeCase(topic, "integers out of range wrap", "x.astype(hf.uint8)", (i32([300, -1]),), u8([44, 255]))
     yield EdgeCase(topic, "NaN and -1 are True", "x.astype(hf.bool)", (f32([NAN, -1, -0.0]),), b1([True, True, False]))
     yield EdgeCase(topic, "floats round, then to infinity", "x.astype(hf.float16)", (f32([65519, 65520, 2049]),),
-                   f16([65504, INF, 2048]))  # fmt: skip
+                   f16([65504, INF, 2048]))
     yield EdgeCase(topic, "a Python number must fit", "x + 300", (u8([1]),), OverflowError)
     yield EdgeCase(topic, "also where nothing is added to it", "hf.asarray(-1, dtype=hf.uint8)", (), OverflowError)
 
@@ -194,7 +194,7 @@ def _nans() -> Iterator[EdgeCase]:
         rule = "gets the gradient, shared among all NaN"
         yield EdgeCase(topic, rule, f"hf.grad(hf.{call})(x)", (x,), f32([0, 0.5, 0, 0.5]))
     yield EdgeCase(topic, "is found after all numbers", "hf.searchsorted(x, y)", (f32([1, INF, NAN]), f32([NAN, 2])),
-                   i32([2, 1]))  # fmt: skip
+                   i32([2, 1]))
     yield EdgeCase(topic, "is in no set", "hf.isin(x, y)", (x, f32([NAN, 1])), b1([True, False, False, False]))
     yield EdgeCase(topic, "stays in clip", "hf.clip(x, 0.0, 2.0)", (x,), f32([1, NAN, 2, NAN]))
     yield EdgeCase(topic, "is not 0", "hf.count_nonzero(x)", (x,), i32(4))
@@ -205,7 +205,7 @@ def _reductions() -> Iterator[EdgeCase]:
     topic = "empty reductions"
     none = np.zeros((0, 2), np.float32)
     for call, result in (("sum", [0, 0]), ("prod", [1, 1]), ("mean", [NAN, NAN]), ("var", [NAN, NAN]),
-                         ("logsumexp", [-INF, -INF])):  # fmt: skip
+                         ("logsumexp", [-INF, -INF])):
         yield EdgeCase(topic, "have the value of no element", f"hf.{call}(x, axis=0)", (none,), f32(result))
     yield EdgeCase(topic, "have the value of no element", "hf.all(x, axis=0)", (none,), b1([True, True]))
     yield EdgeCase(topic, "have the value of no element", "hf.any(x, axis=0)", (none,), b1([False, False]))
@@ -291,7 +291,7 @@ def _matrices() -> Iterator[EdgeCase]:
 EDGE_CASES: tuple[EdgeCase, ...] = (
     *_division(), *_overflow(), *_shifts(), *_casts(), *_zeros(), *_nans(), *_reductions(), *_accumulation(),
     *_subnormals(), *_matrices(),
-)  # fmt: skip
+)
 """Every edge case."""
 
 
@@ -311,7 +311,7 @@ def table(topic: str | None = None) -> str:
     rows = [
         f"| {case.rule} | `{case.call}` | {', '.join(map(_text, case.operands))} | {_text(case.expected)} |"
         for case in EDGE_CASES if topic in (None, case.topic)
-    ]  # fmt: skip
+    ]
     return "\n".join(["| rule | call | x, y | result |", "|---|---|---|---|", *rows])
 
 

@@ -56,7 +56,7 @@ def is_kernels(call: Call, attrs: Attrs, outputs: tuple[Array, ...]) -> None:
             allowed = 2 * (
                 allowance(call, size, index, b.dtype, wide) if call.inputs
                 else call.op.ulp * float(jnp.finfo(b.dtype).eps) * size
-            )  # fmt: skip
+            )
         text = difference(a, b, allowed, signs=False)
         if text is not None:
             fail(call, f"the ONNX model and the kernel differ in output {index}: {text}")
@@ -126,7 +126,7 @@ def run_in_runtime(model: Any, inputs: Sequence[Array]) -> list[Array]:
     feeds = {
         one.name: np.ascontiguousarray(x.astype(np.float32) if x.dtype == bfloat16 else x).reshape(x.shape)
         for one, x in zip(outer.graph.input, inputs, strict=True) if one.name in input_names
-    }  # fmt: skip
+    }
     outputs = session.run(None, feeds)
     return [np.asarray(y).astype(bfloat16) if one else np.asarray(y) for y, one in zip(outputs, narrow, strict=True)]
 

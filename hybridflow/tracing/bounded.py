@@ -59,7 +59,7 @@ class BoundedSizes:
         self._choice: Choice[Compiled, Executable] = Choice(
             [trace.raw_graph], first, self._compile_bounds, self._compile_exact, trace.executables.clear,
             always=always,
-        )  # fmt: skip
+        )
 
     def serve(self, trace: Trace) -> None:
         """Compile for a trace from now on; it is not kept alive, so that it is freed as soon as it is dropped."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, MemoryBudgetError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, MemoryBudgetError
 from hybridflow.core.node import format_where
 from hybridflow.core.units import BYTE_UNITS, parse_bytes
 from hybridflow.ir.graph import Graph
@@ -48,14 +48,10 @@ def size_in_bytes(what: str, budget: Any) -> int:
     elif isinstance(budget, int) and not isinstance(budget, bool):
         size = budget
     else:
-        raise ArgumentTypeError(
-            message(f"{what} is a {type(budget).__name__}",
-                    hint="Give bytes, or a string such as '256MiB'.")
-        )  # fmt: skip
+        raise ArgumentTypeError(f"{what} is a {type(budget).__name__}",
+                                hint="Give bytes, or a string such as '256MiB'.")
     if size is None or size < 1:
-        raise ArgumentError(
-            message(f"{what}={budget!r} is no size", hint=f"Give a number and a unit: {BYTE_UNITS}.")
-        )
+        raise ArgumentError(f"{what}={budget!r} is no size", hint=f"Give a number and a unit: {BYTE_UNITS}.")
     return size
 
 
@@ -144,18 +140,16 @@ def compile_within(
     if outcome is None:
         least = min(one.temporaries for one in tried.values())
         raise MemoryBudgetError(
-            message(
-                f"compile: {graph.name} does not fit a memory budget of {bytes_text(budget)}: with all recomputation "
-                f"that saves anything its temporaries take {bytes_text(least)} ({least} bytes)",
-                got=f"{bytes_text(tried[0].temporaries)} without",
-                hint=f"The smallest budget that can be kept is {least}; smaller batches, or "
-                "hf.accumulate_gradients, need less.",
-            )
+            f"compile: {graph.name} does not fit a memory budget of {bytes_text(budget)}: with all recomputation "
+            f"that saves anything its temporaries take {bytes_text(least)} ({least} bytes)",
+            got=f"{bytes_text(tried[0].temporaries)} without",
+            hint=f"The smallest budget that can be kept is {least}; smaller batches, or "
+                 "hf.accumulate_gradients, need less."
         )
     plan = outcome.plan
     record = MemoryRecord(
         budget, outcome.temporaries, tried[0].temporaries, plan.recomputed, plan.flops, len(tried)
-    )  # fmt: skip
+    )
     return outcome.executable, outcome.graph, record
 
 
@@ -197,8 +191,6 @@ def _between(low: int, high: int, budget: int, peaks: Sequence[int], attempt: Ca
 def _temporaries(made: Executable) -> int:
     analysis = made.compiled.memory_analysis()
     if analysis is None:
-        raise MemoryBudgetError(
-            message("compile: memory_budget needs XLA's figures, and this backend gives none",
-                    hint="Leave memory_budget out, and use hf.checkpoint.")
-        )  # fmt: skip
+        raise MemoryBudgetError("compile: memory_budget needs XLA's figures, and this backend gives none",
+                                hint="Leave memory_budget out, and use hf.checkpoint.")
     return int(analysis.temp_size_in_bytes)

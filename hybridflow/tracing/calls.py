@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from hybridflow.core.dtypes import complex128, float64, int64
-from hybridflow.core.errors import ArgumentTypeError, DepthError, MutationError, NumberRangeError, message
+from hybridflow.core.errors import ArgumentTypeError, DepthError, MutationError, NumberRangeError
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
 from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
@@ -42,20 +42,18 @@ def depth_explained(name: str) -> Generator[None]:
     except RecursionError as error:
         limit = sys.getrecursionlimit()
         raise DepthError(
-            message(f"compile: {name!r} is nested too deep: Python's limit of {limit} calls inside each other was "
-                    "reached while it was compiled",
-                    got="recursion, of which every level takes some 15 calls while it is traced",
-                    hint="Write a loop (while, for, hf.while_loop), or call sys.setrecursionlimit with a larger count.")
-        ) from error  # fmt: skip
+            f"compile: {name!r} is nested too deep: Python's limit of {limit} calls inside each other was "
+            "reached while it was compiled",
+            got="recursion, of which every level takes some 15 calls while it is traced",
+            hint="Write a loop (while, for, hf.while_loop), or call sys.setrecursionlimit with a larger count."
+        ) from error
 
 
 def keeps_open_size(name: str) -> MutationError:
     """Return the error for a function that stores a size outside itself, which `input_signature` leaves open."""
     return MutationError(
-        message(
-            f"compile: {name} stores a size outside of itself that its signature leaves open",
-            hint="Return it, or leave the size out of input_signature: it is then the number of each call.",
-        )
+        f"compile: {name} stores a size outside of itself that its signature leaves open",
+        hint="Return it, or leave the size out of input_signature: it is then the number of each call."
     )
 
 
@@ -80,13 +78,9 @@ def output_tensor(label: str, leaf: Any) -> Tensor:
         leaf = leaf.of(_fitting, (leaf,))
     if isinstance(leaf, (Tensor, Variable, *_NUMBERS, *_ARRAYS)):
         return as_tensor(leaf)
-    raise ArgumentTypeError(
-        message(
-            f"compile: {label} returned a {type(leaf).__name__}, which is no tensor",
-            got=describe(leaf)[:80],
-            hint="Return tensors, numbers, None and structures of them; compute the rest outside.",
-        )
-    )
+    raise ArgumentTypeError(f"compile: {label} returned a {type(leaf).__name__}, which is no tensor",
+                            got=describe(leaf)[:80],
+                            hint="Return tensors, numbers, None and structures of them; compute the rest outside.")
 
 
 def _fits(number: float) -> bool:
@@ -104,11 +98,9 @@ def _fitting(number: float) -> float:
     """
     if _fits(number):
         return number
-    raise NumberRangeError(
-        message(f"compile: a Python {type(number).__name__} among the results is out of the range of "
-                f"{type(number).__name__}32, which it is returned in",
-                got=str(number), hint=f"Return hf.asarray(number, dtype=hf.{type(number).__name__}64).")
-    )  # fmt: skip
+    raise NumberRangeError(f"compile: a Python {type(number).__name__} among the results is out of the range of "
+                           f"{type(number).__name__}32, which it is returned in", got=str(number),
+                           hint=f"Return hf.asarray(number, dtype=hf.{type(number).__name__}64).")
 
 
 def check_unchanged(
@@ -139,13 +131,8 @@ def _require_same(label: str, name: str, value: Any, before: list[Any], tree: An
     except (TypeError, ValueError) as error:  # such as keys that can no longer be sorted
         same, now = False, str(error).splitlines()[0]
     if not same:
-        raise MutationError(
-            message(
-                f"compile: {label} changed its argument {name!r}, which a compiled call cannot do",
-                got=f"{tree} before, {now} after",
-                hint="Build a new structure and return it.",
-            )
-        )
+        raise MutationError(f"compile: {label} changed its argument {name!r}, which a compiled call cannot do",
+                            got=f"{tree} before, {now} after", hint="Build a new structure and return it.")
 
 
 def call_as_python(

@@ -12,7 +12,7 @@ from hybridflow.autodiff.jacobian import flatten
 from hybridflow.autodiff.recorded_graph import RecordedGraph, Unkept, recorded_graph
 from hybridflow.core.context import current
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import ArgumentTypeError, GradientError, TraceError, message
+from hybridflow.core.errors import ArgumentTypeError, GradientError, TraceError
 from hybridflow.core.node import Edge
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe
@@ -54,18 +54,15 @@ def compile_recorded(outputs: T, inputs: Any) -> Callable[..., T]:
         Tensor(2., dtype=float32)
     """
     if current().tracer is not None:
-        raise TraceError(
-            message("compile_recorded: inside a compiled function", hint="That is compiled already; call it outside.")
-        )
+        raise TraceError("compile_recorded: inside a compiled function",
+                         hint="That is compiled already; call it outside.")
     targets, tree = flatten(outputs)
     given = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
     sources, source_tree = flatten(given)
     for leaf in (*targets, *sources):
         if not isinstance(leaf, Tensor | Variable):
-            raise ArgumentTypeError(
-                message(f"compile_recorded: a {type(leaf).__name__} is no tensor", got=repr(leaf)[:60],
-                        hint="Pass the tensors and Variables of the computation.")
-            )  # fmt: skip
+            raise ArgumentTypeError(f"compile_recorded: a {type(leaf).__name__} is no tensor", got=repr(leaf)[:60],
+                                    hint="Pass the tensors and Variables of the computation.")
     recording = recorded_graph([_edge(target) for target in targets], "recorded", sources)
     variables = _variables(recording, len(sources))
     specs = [make_spec(source.shape, source.dtype) for source in sources]
@@ -80,10 +77,8 @@ def compile_recorded(outputs: T, inputs: Any) -> Callable[..., T]:
         try:
             leaves = source_tree.flatten_up_to(arguments)
         except ValueError as error:
-            raise ArgumentTypeError(
-                message("recorded: the arguments are unlike the inputs", got=str(error),
-                        hint="Call it with one argument per item of the inputs.")
-            ) from None  # fmt: skip
+            raise ArgumentTypeError("recorded: the arguments are unlike the inputs", got=str(error),
+                                    hint="Call it with one argument per item of the inputs.") from None
         return compiled(*[_argument(leaf, spec) for leaf, spec in zip(leaves, specs, strict=True)])
 
     return run
@@ -93,19 +88,17 @@ def _edge(target: Tensor | Variable) -> Edge:
     edge = as_tensor(target)._edge
     if edge is None:
         raise GradientError(
-            message("compile_recorded: an output was not recorded", got=describe(target),
-                    hint="Compute it under a hf.GradientTape, from what that watches, or from what requires_grad.")
-        )  # fmt: skip
+            "compile_recorded: an output was not recorded", got=describe(target),
+            hint="Compute it under a hf.GradientTape, from what that watches, or from what requires_grad."
+        )
     return edge
 
 
 def _argument(leaf: Any, spec: TensorSpec) -> Tensor:
     tensor = as_tensor(leaf) if hasattr(leaf, "dtype") else asarray(leaf, dtype=spec.dtype)
     if tensor.spec != spec:
-        raise ArgumentTypeError(
-            message(f"recorded: an argument is {tensor.spec}, and {spec} was recorded",
-                    hint="A recording is of one shape and dtype; compile the function for others.")
-        )  # fmt: skip
+        raise ArgumentTypeError(f"recorded: an argument is {tensor.spec}, and {spec} was recorded",
+                                hint="A recording is of one shape and dtype; compile the function for others.")
     return tensor
 
 
@@ -119,16 +112,14 @@ def _variables(made: RecordedGraph, first: int) -> list[Variable]:
     for node, origin in list(zip(made.graph.inputs, made.origins, strict=True))[first:]:
         if isinstance(origin, Unkept):
             raise GradientError(
-                message(f"compile_recorded: {origin.node.op.name} at {origin.node.location} reads a {node.spec()} "
-                        "that the recording did not keep", hint="Watch it, or make it a leaf, and list it as an input.")
-            )  # fmt: skip
+                f"compile_recorded: {origin.node.op.name} at {origin.node.location} reads a {node.spec()} "
+                "that the recording did not keep", hint="Watch it, or make it a leaf, and list it as an input."
+            )
         assert isinstance(origin, tuple)
         variable = origin[0].attrs["variable"]() if origin[0].op is VARIABLE else None
         if variable is None:
-            raise GradientError(
-                message(f"compile_recorded: the outputs depend on a {node.spec()} that is watched or a leaf, "
-                        "and no input", hint="List it as an input.")
-            )  # fmt: skip
+            raise GradientError(f"compile_recorded: the outputs depend on a {node.spec()} that is watched or a leaf, "
+                                "and no input", hint="List it as an input.")
         variables.append(variable)
     return variables
 

@@ -8,7 +8,7 @@ from typing import Any, Self, cast
 
 from hybridflow.backend.parallel import POOL
 from hybridflow.core.context import context_now
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.settings import SETTINGS, check_every
 
@@ -19,11 +19,9 @@ class _Setting:
     def __new__(cls, *_: Any, **__: Any) -> Self:
         context = context_now()
         if context is not None and context.tracer is not None:
-            raise TraceError(
-                message(f"{cls.__name__}: a compiled function cannot change a setting of the process",
-                        got=f"hf.config.{cls.__name__}(...) at {format_where(user_place(2))}",
-                        hint="Change it around the call of the compiled function.")
-            )  # fmt: skip
+            raise TraceError(f"{cls.__name__}: a compiled function cannot change a setting of the process",
+                             got=f"hf.config.{cls.__name__}(...) at {format_where(user_place(2))}",
+                             hint="Change it around the call of the compiled function.")
         return super().__new__(cls)
 
     def __enter__(self) -> Self:
@@ -156,10 +154,8 @@ class matmul_precision(_Setting):  # noqa: N801
     def __init__(self, name: str = "highest") -> None:
         names = ("highest", "high", "default")
         if name not in names:
-            raise ArgumentError(
-                message(f"matmul_precision: {name!r} is not one of {', '.join(names)}",
-                        hint="TF32 is 'default' on GPUs that have it.")
-            )  # fmt: skip
+            raise ArgumentError(f"matmul_precision: {name!r} is not one of {', '.join(names)}",
+                                hint="TF32 is 'default' on GPUs that have it.")
         self._before = SETTINGS.matmul_precision
         SETTINGS.set("matmul_precision", name)
 
@@ -208,11 +204,9 @@ class cache(_Setting):  # noqa: N801
 
     def __init__(self, where: str | os.PathLike[str] | bool = True, *, max_bytes: int | None = None) -> None:
         if not isinstance(cast(object, where), str | os.PathLike | bool) or where == "":
-            raise ArgumentTypeError(
-                message("cache: where is a directory, True or False", got=repr(where), hint="Pass a path.")
-            )
+            raise ArgumentTypeError("cache: where is a directory, True or False", got=repr(where), hint="Pass a path.")
         if max_bytes is not None and max_bytes < 0:
-            raise ArgumentError(message(f"cache: max_bytes={max_bytes}, which is less than 0"))
+            raise ArgumentError(f"cache: max_bytes={max_bytes}, which is less than 0")
         self._before = SETTINGS.cache_dir, SETTINGS.cache_bytes
         SETTINGS.set("cache_dir", where if isinstance(where, bool) else Path(where).expanduser().absolute())
         SETTINGS.set("cache_bytes", max_bytes)
@@ -246,9 +240,9 @@ class threads(_Setting):  # noqa: N801
 
     def __init__(self, count: int) -> None:
         if type(cast(object, count)) is not int:
-            raise ArgumentTypeError(message("threads: count is an integer", got=repr(count), hint="Pass 1 or more."))
+            raise ArgumentTypeError("threads: count is an integer", got=repr(count), hint="Pass 1 or more.")
         if count < 1:
-            raise ArgumentError(message(f"threads: count={count}, which is less than 1", hint="Pass 1 or more."))
+            raise ArgumentError(f"threads: count={count}, which is less than 1", hint="Pass 1 or more.")
         self._before = POOL.threads
         POOL.threads = count
 

@@ -88,7 +88,7 @@ class Costing:
             bounds_for=_no_bounds if trace.bounds is None else trace.bounds.bounds_for,
             retrace=lambda: trace.raw_graph,
             placing=placing,
-        )  # fmt: skip
+        )
 
 
 def _on_devices(trace: Trace, placing: Placing, sizes: dict[str, int]) -> Executable:

@@ -137,7 +137,7 @@ class ExecutableRecord:
             dict(made.options), tuple([names[index] for index in made.donated]),
             tuple([one.runs for one in made.parts]), padding, part, weakref.ref(made),
             None if made.placing is None else made.placing.mesh,
-        )  # fmt: skip
+        )
 
     @property
     def bounded(self) -> bool:

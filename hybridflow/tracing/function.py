@@ -110,19 +110,13 @@ class CompiledFunction(Entry, Views[P, R]):
         bound: bool = False,
     ) -> None:
         if not callable(function):
-            raise ArgumentTypeError(
-                message(f"compile: a {type(function).__name__} is not callable", hint="Pass a function.")
-            )
+            raise ArgumentTypeError(f"compile: a {type(function).__name__} is not callable", hint="Pass a function.")
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-            raise ArgumentTypeError(
-                message(
-                    f"compile: {getattr(function, '__qualname__', function)} is an async function",
-                    hint="Compile what computes, and call that from the async function.",
-                )
-            )
+            raise ArgumentTypeError(f"compile: {getattr(function, '__qualname__', function)} is an async function",
+                                    hint="Compile what computes, and call that from the async function.")
         for option, value in (("max_traces", max_traces), ("max_depth", max_depth)):
             if value < 1:
-                raise ArgumentError(message(f"compile: {option}={value}, which is less than 1"))
+                raise ArgumentError(f"compile: {option}={value}, which is less than 1")
         functools.update_wrapper(cast(Any, self), function)
         self._function = function
         self._autograph = autograph
@@ -138,7 +132,7 @@ class CompiledFunction(Entry, Views[P, R]):
             "input_signature": input_signature, "dynamic": check_dynamic(dynamic), "max_depth": max_depth,
             "memory_budget": memory_budget, "sizes": check_sizes(sizes), "mesh": mesh, "batch": batch,
             "in_layouts": in_layouts, "out_layouts": out_layouts, "verify": verify,
-        }  # fmt: skip
+        }
         self._verification = Verification(verify)
         self._diverting = self._verification if self._verification.own else SETTINGS
         self._layouts = Layouts.of(self._options, self._parameters, self._name)
@@ -181,13 +175,8 @@ class CompiledFunction(Entry, Views[P, R]):
         entries = {name: self._parameters.entry(name) for name in self._static}
         unknown = [name for name, entry in entries.items() if entry is None]
         if unknown:
-            raise ArgumentError(
-                message(
-                    f"compile: static_argnames {sorted(unknown)} are no parameters of {self._name}",
-                    got=f"{self._name}{self._parameters.text}",
-                    hint="Name parameters of the function.",
-                )
-            )
+            raise ArgumentError(f"compile: static_argnames {sorted(unknown)} are no parameters of {self._name}",
+                                got=f"{self._name}{self._parameters.text}", hint="Name parameters of the function.")
         return frozenset([entry for entry in entries.values() if entry is not None])
 
     # -- calling ----------------------------------------------------------------------------------------------
@@ -403,7 +392,7 @@ class CompiledFunction(Entry, Views[P, R]):
             f"{spent / 1e3:.2f} s",
             hint="Pass what changes as a tensor, and tensors of one shape; .explain() tells what every trace was for."
             if advice is None else advice.hint,
-        )  # fmt: skip
+        )
         warn_at(user_place(3), text, RetraceWarning)
 
     def _next_number(self) -> int:
@@ -441,7 +430,7 @@ class CompiledFunction(Entry, Views[P, R]):
                     self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
                     self._roots(args), self._outside, self._budget, self._layouts, may_close=may_close,
                     as_given=as_given, opens_sizes=opens,
-                )  # fmt: skip
+                )
             except Exception as error:  # of `graph`, `cost` and the like too, which no `general_call` is around
                 raise trimmed(error)  # noqa: B904 (it is the same error)
         if trace.symbolic and self._layouts is None and self._options["sizes"] != "exact":
@@ -606,7 +595,7 @@ class CompiledFunction(Entry, Views[P, R]):
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         options = {"static_argnames": self._static, "autograph": self._autograph, "max_traces": self._max_traces,
-                   "name": self._name, **self._options}  # fmt: skip
+                   "name": self._name, **self._options}
         return pickled(self, self._function, options)
 
     def __repr__(self) -> str:

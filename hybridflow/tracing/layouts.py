@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import jax
 import numpy as np
 
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError
 from hybridflow.core.mesh import (
     Axis,
     Layout,
@@ -62,41 +62,32 @@ class Layouts(NamedTuple):
         if mesh is None:
             if batch is None and inputs is None and outputs is None:
                 return None
-            raise LayoutError(
-                message(f"compile: {name} is given layouts but no mesh", got=f"batch={batch!r}, in_layouts={inputs!r}",
-                        hint='Pass mesh=hf.Mesh({"data": 8}) too.')
-            )  # fmt: skip
+            raise LayoutError(f"compile: {name} is given layouts but no mesh",
+                              got=f"batch={batch!r}, in_layouts={inputs!r}", hint='Pass mesh=hf.Mesh({"data": 8}) too.')
         if not isinstance(mesh, Mesh):
-            raise ArgumentTypeError(
-                message("compile: mesh is no hf.Mesh", got=repr(mesh)[:80], hint='Write hf.Mesh({"data": 8}).')
-            )
+            raise ArgumentTypeError("compile: mesh is no hf.Mesh", got=repr(mesh)[:80],
+                                    hint='Write hf.Mesh({"data": 8}).')
         if options["memory_budget"] is not None:
             budget = options["memory_budget"]
-            raise ArgumentError(
-                message(f"compile: {name} has a memory_budget and a mesh", got=f"memory_budget={budget!r}",
-                        hint="Budgets are for one device; use hf.checkpoint under a mesh.")
-            )  # fmt: skip
+            raise ArgumentError(f"compile: {name} has a memory_budget and a mesh", got=f"memory_budget={budget!r}",
+                                hint="Budgets are for one device; use hf.checkpoint under a mesh.")
         batch = tuple(batch) if isinstance(batch, list) else batch
         check_axes(checked_layout((batch,), "compile: batch"), mesh, "compile: batch")
         if inputs is not None and not isinstance(inputs, Mapping):
-            raise ArgumentTypeError(
-                message("compile: in_layouts is a mapping of parameter names to layouts", got=repr(inputs)[:80],
-                        hint='Write {"x": ("data", None)}.')
-            )  # fmt: skip
+            raise ArgumentTypeError("compile: in_layouts is a mapping of parameter names to layouts",
+                                    got=repr(inputs)[:80], hint='Write {"x": ("data", None)}.')
         entries = {key: parameters.entry(key) for key in inputs or ()}
         unknown = [key for key, entry in entries.items() if entry is None]
         if unknown:
-            raise ArgumentError(
-                message(f"compile: in_layouts {sorted(unknown)} are no parameters of {name}",
-                        got=f"{name}{parameters.text}", hint="Name parameters of the function.")
-            )  # fmt: skip
+            raise ArgumentError(f"compile: in_layouts {sorted(unknown)} are no parameters of {name}",
+                                got=f"{name}{parameters.text}", hint="Name parameters of the function.")
         made = cls(mesh, batch, {entries[key] or key: layout for key, layout in (inputs or {}).items()}, outputs)
         made._check()
         return made
 
     def _check(self) -> None:
         for what, given in (*[(f"in_layouts[{key!r}]", one) for key, one in self.inputs.items()],
-                            ("out_layouts", self.outputs)):  # fmt: skip
+                            ("out_layouts", self.outputs)):
             for layout in jax.tree_util.tree_leaves(given, is_leaf=is_layout):
                 check_axes(checked_layout(layout, f"compile: {what}"), self.mesh, f"compile: {what}")
 
@@ -130,7 +121,7 @@ class Layouts(NamedTuple):
             batch,
             (*[f"argument {leaf.path!r}" for leaf in tensors], *[""] * others,
              *[f"Variable {one.name!r}" for one in variables]),
-        )  # fmt: skip
+        )
 
     def _of_arguments(self, tensors: Sequence[Leaf]) -> tuple[list[Layout | None], frozenset[int]]:
         given: dict[str, Layout] = {}
@@ -144,10 +135,9 @@ class Layouts(NamedTuple):
                 given[name + jax.tree_util.keystr(path)] = checked_layout(layout, name)
         there = {leaf.path for leaf in tensors}
         for path in given.keys() - there:
-            raise LayoutError(
-                message(f"compile: in_layouts has a layout for {path!r}, and no tensor is there",
-                        got=f"tensors: {', '.join(sorted(there))}", hint="Give layouts to arguments that are tensors.")
-            )  # fmt: skip
+            raise LayoutError(f"compile: in_layouts has a layout for {path!r}, and no tensor is there",
+                              got=f"tensors: {', '.join(sorted(there))}",
+                              hint="Give layouts to arguments that are tensors.")
         inputs: list[Layout | None] = []
         batch: set[int] = set()
         for index, leaf in enumerate(tensors):
@@ -160,11 +150,9 @@ class Layouts(NamedTuple):
                 batch.add(index)
             inputs.append(layout)
         if self.batch is not None and tensors and not batch and not given:
-            raise LayoutError(
-                message(f"compile: batch={self.batch!r}, and no argument has an axis to split",
-                        got=", ".join([f"{leaf.path}: {leaf.describe()}" for leaf in tensors]),
-                        hint="Pass tensors with a batch axis 0, or leave batch out.")
-            )  # fmt: skip
+            raise LayoutError(f"compile: batch={self.batch!r}, and no argument has an axis to split",
+                              got=", ".join([f"{leaf.path}: {leaf.describe()}" for leaf in tensors]),
+                              hint="Pass tensors with a batch axis 0, or leave batch out.")
         return inputs, frozenset(batch)
 
     def row_axes(self, named: Sequence[Leaf]) -> dict[int, tuple[str, ...]]:
@@ -191,10 +179,8 @@ class Layouts(NamedTuple):
         else:
             layouts, given = jax.tree_util.tree_flatten(self.outputs, is_leaf=lambda x: x is None or is_layout(x))
             if given != tree:
-                raise LayoutError(
-                    message("compile: out_layouts has another structure than the results",
-                            got=f"{given} for results {tree}", hint="Give a layout (or None) for each tensor.")
-                )  # fmt: skip
+                raise LayoutError("compile: out_layouts has another structure than the results",
+                                  got=f"{given} for results {tree}", hint="Give a layout (or None) for each tensor.")
         made: list[Layout | None] = []
         for index, (layout, spec) in enumerate(zip(layouts, graph.output_specs, strict=False)):
             if layout is not None:
@@ -212,11 +198,9 @@ def check_inside(layouts: Layouts | None, tracer: Any, name: str) -> None:
         return
     around = getattr(tracer, "mesh", None)
     if around is None or not around.stands_for(layouts.mesh):
-        raise LayoutError(
-            message(f"{name}: it is compiled for {layouts.mesh}, and the function that calls it for "
-                    f"{around or 'one device'}",
-                    hint="Compile the outer function with the same mesh; its layouts hold for the whole.")
-        )  # fmt: skip
+        raise LayoutError(f"{name}: it is compiled for {layouts.mesh}, and the function that calls it for "
+                          f"{around or 'one device'}",
+                          hint="Compile the outer function with the same mesh; its layouts hold for the whole.")
 
 
 def placement_changes(

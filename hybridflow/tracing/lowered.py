@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.ir.graph import Graph
 from hybridflow.passes.lib.history import PassHistory
 from hybridflow.xla.executable import Executable
@@ -34,9 +34,9 @@ class Lowered:
         """
         if self.made is None:
             raise ArgumentError(
-                message(f"lower: XLA compiles {self.graph.name} for sizes, and one of them is open",
-                        hint="Give a TensorSpec without None, or ask for as_text('graph') or as_text('optimized').")
-            )  # fmt: skip
+                f"lower: XLA compiles {self.graph.name} for sizes, and one of them is open",
+                hint="Give a TensorSpec without None, or ask for as_text('graph') or as_text('optimized')."
+            )
         return self.made
 
     def passes(self) -> PassHistory:
@@ -79,5 +79,5 @@ class Lowered:
             "assembly": lambda: assembly_of(self.executable),
         }
         if stage not in texts:
-            raise ArgumentError(message(f"as_text: {stage!r} is not a stage", hint=f"Choose one of {list(texts)}."))
+            raise ArgumentError(f"as_text: {stage!r} is not a stage", hint=f"Choose one of {list(texts)}.")
         return texts[stage]()

@@ -161,7 +161,7 @@ def make_trace(
         trace = Trace(
             graph, builder, plan, named, signature.tree, signature.types, record, symbol_axes(list(named), specs),
             leaves, orders, budget, layouts,
-        )  # fmt: skip
+        )
     trace.note = note
     numbers.close()
     builder.observations = None  # numbers of the trace keep the builder, and it would keep what the trace has read
@@ -334,10 +334,8 @@ def require_kept(trace: Trace, name: str) -> None:
     if trace.created and not trace.changed:
         created = ", ".join(trace.record.created)
         raise TraceError(
-            message(
-                f"the compiled function {name!r} creates Variables again at every call: {created}",
-                hint="Keep each, and create it only if there is none: if self.w is None: self.w = hf.Variable(...).",
-            )
+            f"the compiled function {name!r} creates Variables again at every call: {created}",
+            hint="Keep each, and create it only if there is none: if self.w is None: self.w = hf.Variable(...)."
         )
 
 

@@ -10,7 +10,7 @@ import jax
 
 from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.dtypes import float64, int64
-from hybridflow.core.errors import NumberRangeError, message
+from hybridflow.core.errors import NumberRangeError
 from hybridflow.core.staged_number import StagedNumber, several_kinds
 from hybridflow.core.tensor import Tensor, asarray
 from hybridflow.core.traced_number import TracedNumber
@@ -83,10 +83,8 @@ def output_of(label: str, leaf: Any) -> Tensor:
     if type(leaf) in (Dim, SizeFloat):
         return asarray(leaf, dtype=_EXACT[leaf.__class__])
     if type(leaf) is int and not -(1 << 63) <= leaf < 1 << 63:
-        raise NumberRangeError(
-            message("compile: an int among the results has more than 64 bits", got=str(leaf),
-                    hint="Return float(number), or compute it outside of the compiled function.")
-        )  # fmt: skip
+        raise NumberRangeError("compile: an int among the results has more than 64 bits", got=str(leaf),
+                               hint="Return float(number), or compute it outside of the compiled function.")
     return output_tensor(label, leaf)
 
 

@@ -69,7 +69,7 @@ Note = Callable[[str, Executable], None]
 def gradient_op(
     graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note, placing: Placing | None = None,
     asked: Event | None = None,
-) -> Op:  # fmt: skip
+) -> Op:
     """Return the op of recorded calls of a graph; ``op.jitted["forward"]`` runs it.
 
     A part of the graph may have no gradient, such as a loop with an unknown number of steps. It is an error only to ask
@@ -172,7 +172,7 @@ def _timed_if_profiled(
         made = profiler.compiled(
             rule, part, graph.name, rule.device,
             lambda: compile_graph(graph, sizes=rule.sizes, device=rule.device, placing=placing),
-        )  # fmt: skip
+        )
         return made.call(*arrays)
 
     return run
@@ -201,7 +201,7 @@ class Recorded:
     def __init__(
         self, graph: Graph, split: SplitGradient, sizes: dict[str, int], device: Any, note: Note,
         placing: Placing | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.graph = graph
         self.placing = placing
         self.split = split
@@ -298,7 +298,7 @@ class _OnDemandRule:
     def __init__(
         self, graph: Graph, wanted: Mask, sizes: dict[str, int], device: Any, note: Note, placing: Placing | None,
         asked: Event,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.asked = asked
         self.graph = graph
         self.placing = placing

@@ -17,7 +17,6 @@ from hybridflow.core.errors import (
     DTypeError,
     ShapeError,
     TraceError,
-    message,
 )
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, make_tensor, require_value
@@ -94,9 +93,9 @@ class Session:
             TraceError: the session was closed, or this is inside a compiled function or a graph.
         """
         if self._closed:
-            raise TraceError(message("Session: it was closed", hint="Make a new hf.Session(graph)."))
+            raise TraceError("Session: it was closed", hint="Make a new hf.Session(graph).")
         if current().tracer is not None:
-            raise TraceError(message("Session: run inside a compiled function or a graph", hint="Run it outside."))
+            raise TraceError("Session: run inside a compiled function or a graph", hint="Run it outside.")
         edges, values = self._fed(feed or {})
         tree, wanted = self._wanted(fetches)
         key = (tuple([id(one) if isinstance(one, Variable) else one for one in wanted]), edges)
@@ -177,10 +176,8 @@ class Session:
         leaves, tree = flatten(fetches)
         for leaf in leaves:
             if not isinstance(leaf, Tensor | Variable):
-                raise ArgumentTypeError(
-                    message(f"Session: a fetch is a {type(leaf).__name__}, not a tensor", got=repr(leaf)[:60],
-                            hint="Fetch tensors and Variables of the graph.")
-                )  # fmt: skip
+                raise ArgumentTypeError(f"Session: a fetch is a {type(leaf).__name__}, not a tensor",
+                                        got=repr(leaf)[:60], hint="Fetch tensors and Variables of the graph.")
         own = self._construction.own_edge
         return tree, tuple([leaf if isinstance(leaf, Variable) else own(leaf) for leaf in leaves])
 
@@ -188,10 +185,8 @@ class Session:
         given: dict[Edge, Tensor] = {}
         for key, value in feed.items():
             if not isinstance(key, Tensor):
-                raise ArgumentTypeError(
-                    message(f"Session: the feed has a {type(key).__name__} as a key", got=repr(key)[:60],
-                            hint="Keys are placeholders or other tensors of the graph; assign Variables.")
-                )  # fmt: skip
+                raise ArgumentTypeError(f"Session: the feed has a {type(key).__name__} as a key", got=repr(key)[:60],
+                                        hint="Keys are placeholders or other tensors of the graph; assign Variables.")
             edge = self._construction.own_edge(key)
             given[edge] = _fed_value(edge, value)
         order = sorted(given, key=lambda edge: (edge[0].sequence, edge[1]))
@@ -204,10 +199,8 @@ class Session:
         for guard in dims.guards:
             if _symbols(guard.left) | _symbols(guard.right) <= sizes.keys() and not guard.holds(sizes):
                 shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
-                raise ShapeError(
-                    message(f"Session: the graph was made for sizes where {guard.sentence()}, which is not so for "
-                            f"{shown}", hint="Feed sizes that agree, or give the placeholders their sizes.")
-                )  # fmt: skip
+                raise ShapeError(f"Session: the graph was made for sizes where {guard.sentence()}, which is not so for "
+                                 f"{shown}", hint="Feed sizes that agree, or give the placeholders their sizes.")
 
 
 def _symbols(size: Any) -> set[str]:
@@ -236,18 +229,14 @@ def _fed_value(edge: Edge, value: Any, *, traced: bool = False) -> Tensor:
     if not traced:
         require_value(tensor, "Session")
     if tensor.dtype != spec.dtype:
-        raise DTypeError(
-            message(f"Session: {tensor.dtype} was fed for {spec.dtype}", got=f"{tensor.spec} for {_named(node, index)}",
-                    hint=f"Cast it to {spec.dtype}.")
-        )  # fmt: skip
+        raise DTypeError(f"Session: {tensor.dtype} was fed for {spec.dtype}",
+                         got=f"{tensor.spec} for {_named(node, index)}", hint=f"Cast it to {spec.dtype}.")
     fits = len(tensor.shape) == len(spec.shape) and all(
         isinstance(size, Dim) or size == actual for size, actual in zip(spec.shape, tensor.shape, strict=True)
     )
     if not fits:
-        raise ShapeError(
-            message("Session: a value of another shape was fed", got=f"{tensor.spec} for {_named(node, index)}",
-                    hint="Feed its shape; ? is any size.")
-        )  # fmt: skip
+        raise ShapeError("Session: a value of another shape was fed", got=f"{tensor.spec} for {_named(node, index)}",
+                         hint="Feed its shape; ? is any size.")
     return tensor if traced else make_tensor(tensor._value)
 
 
@@ -281,19 +270,15 @@ class _Program(NamedTuple):
         needed = construction.needed([*outputs, *side], given)
         for node in construction.arguments:
             if node in needed:
-                raise ArgumentError(
-                    message(f"Session: the placeholder {node.attrs['name']!r} was not fed", got=_named(node),
-                            hint="Add it to the feed.")
-                )  # fmt: skip
+                raise ArgumentError(f"Session: the placeholder {node.attrs['name']!r} was not fed", got=_named(node),
+                                    hint="Add it to the feed.")
         fetched = dict.fromkeys([one[0] for one in wanted if not isinstance(one, Variable)])
         performed = [(variable, node) for node, variable in construction.assignments.items() if node in fetched]
         for number, (variable, node) in enumerate(performed):
             for other, before in performed[:number]:
                 if other is variable:
-                    raise ArgumentError(
-                        message(f"Session: Variable {variable.name!r} is assigned twice in one run",
-                                got=f"at {before.location} and at {node.location}", hint="Fetch one of them.")
-                    )  # fmt: skip
+                    raise ArgumentError(f"Session: Variable {variable.name!r} is assigned twice in one run",
+                                        got=f"at {before.location} and at {node.location}", hint="Fetch one of them.")
         return cls(
             construction,
             wanted,
@@ -304,7 +289,7 @@ class _Program(NamedTuple):
             tuple([capture for capture in construction.captures.values() if capture[1] in needed]),
             (*[(variable, (node, 0)) for variable, node in performed],
              *[(state.variable, state.edge) for state in moving]),
-        )  # fmt: skip
+        )
 
     def run(self, values: list[Tensor]) -> list[Any]:
         """Compute the fetches; this is the function that is traced."""

@@ -92,7 +92,7 @@ def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bo
         "agree": trace.conditions and trace.conditions.hold,
         "hold": trace.guards and trace.guards.hold, "run": executable.call if single is None else single(),
         "context_now": context_now, "SETTINGS": SETTINGS, "ABSENT": _ABSENT,
-    }  # fmt: skip
+    }
     space |= {f"d{number}": spec.dtype for number, spec in specs.items()}
     takes = "".join([f"{name}=ABSENT, " for name in names]) + ("/, " if names else "")
     body = "\n            ".join(lines).replace("{miss}", f"return miss({', '.join([*names, '*more'])}, **named)")

@@ -15,7 +15,7 @@ from hybridflow.backend.jax_shim import Tracer, x64_enabled
 from hybridflow.core import structures
 from hybridflow.core.context import context_of, current
 from hybridflow.core.dtypes import as_dtype, default_dtype, kind_of, short_name
-from hybridflow.core.errors import ArgumentTypeError, DTypeError, TraceError, message
+from hybridflow.core.errors import ArgumentTypeError, DTypeError, TraceError
 from hybridflow.core.node import format_where
 from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import Tensor, as_tensor
@@ -70,9 +70,7 @@ def to_jax(fn: Callable[P, Any], /, *, freeze_variables: bool = False, checks: b
         [0.0, 2.0, 4.0]
     """
     if not callable(fn):
-        raise ArgumentTypeError(
-            message(f"to_jax: a {type(fn).__name__} is not callable", hint="Pass a function of tensors.")
-        )
+        raise ArgumentTypeError(f"to_jax: a {type(fn).__name__} is not callable", hint="Pass a function of tensors.")
     traced: CompiledFunction[..., Any] = (
         cast("CompiledFunction[..., Any]", fn) if isinstance(fn, CompiledFunction) else CompiledFunction(fn)
     )
@@ -140,30 +138,22 @@ def _require_pure(builder: GraphBuilder, name: str, freeze: bool) -> None:
         variable = state.variable
         if state.assignments:
             raise TraceError(
-                message(
-                    f"to_jax: {name} assigns Variable {variable.name!r}, and a JAX function has no state",
-                    got=f"{variable.spec} at {format_where(state.assignments[0].where)}",
-                    hint="Pass the value in and return the new one; draw random numbers outside and pass them in.",
-                )
+                f"to_jax: {name} assigns Variable {variable.name!r}, and a JAX function has no state",
+                got=f"{variable.spec} at {format_where(state.assignments[0].where)}",
+                hint="Pass the value in and return the new one; draw random numbers outside and pass them in."
             )
         if not freeze:
-            raise TraceError(
-                message(
-                    f"to_jax: {name} reads Variable {variable.name!r}, and a JAX function has no state",
-                    got=str(variable.spec),
-                    hint="Pass its value as an argument, or take it as a constant with freeze_variables=True.",
-                )
-            )
+            raise TraceError(f"to_jax: {name} reads Variable {variable.name!r}, and a JAX function has no state",
+                             got=str(variable.spec),
+                             hint="Pass its value as an argument, or take it as a constant with freeze_variables=True.")
 
 
 def _require_width(graph: Graph, name: str) -> None:
     """Raise if JAX would silently narrow the graph's numbers."""
     if is_wide(graph) and not x64_enabled():
         wide = sorted({short_name(spec.dtype) for spec in _specs(graph) if spec.dtype.itemsize > 4})
-        raise DTypeError(
-            message(f"to_jax: {name} computes in {', '.join(wide)}, and JAX's 64-bit mode is off",
-                    hint="Turn it on with jax.config.update('jax_enable_x64', True), or cast to 32 bits.")
-        )  # fmt: skip
+        raise DTypeError(f"to_jax: {name} computes in {', '.join(wide)}, and JAX's 64-bit mode is off",
+                         hint="Turn it on with jax.config.update('jax_enable_x64', True), or cast to 32 bits.")
 
 
 def _specs(graph: Graph) -> Sequence[Any]:

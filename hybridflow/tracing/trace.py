@@ -495,11 +495,11 @@ class Trace(Fit):
             raise Undone from error
         if self._handles:
             raise TraceError(
-                message(f"{self.raw_graph.name}: a check failed where the code may handle that, and what the call has "
-                        "changed in Python's state was changed again meanwhile, by another thread or a host function",
-                        got=f"{type(error).__name__}: {first_line(error)}",
-                        hint="Hold a lock around the call, or change that state outside of the compiled function.")
-            ) from error  # fmt: skip
+                f"{self.raw_graph.name}: a check failed where the code may handle that, and what the call has "
+                "changed in Python's state was changed again meanwhile, by another thread or a host function",
+                got=f"{type(error).__name__}: {first_line(error)}",
+                hint="Hold a lock around the call, or change that state outside of the compiled function."
+            ) from error
         raise error
 
     def _warn_of_python(self, failed: int) -> None:
@@ -570,15 +570,15 @@ class Trace(Fit):
         for leaf in (*[one.value for one in signature.leaves if one.kind == TENSOR], *self.captures):
             if requires(leaf._edge):
                 raise GradientError(
-                    message(f"{self.raw_graph.name}: a tensor that requires a gradient reaches a compiled function "
-                            "that calls .backward() or asks what requires one", got=str(leaf.spec),
-                            hint="Pass x.detach(), or make it a hf.Variable(x, requires_grad=True).")
-                )  # fmt: skip
+                    f"{self.raw_graph.name}: a tensor that requires a gradient reaches a compiled function "
+                    "that calls .backward() or asks what requires one", got=str(leaf.spec),
+                    hint="Pass x.detach(), or make it a hf.Variable(x, requires_grad=True)."
+                )
 
     def _call_recorded(
         self, inputs: list[Tensor], edges: list[Edge | None], variables: Sequence[Variable], device: Any,
         numbers: Sequence[float],
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         self.last_used = next_use()
         if PENDING.calls:
             settle_known(self)
@@ -643,7 +643,7 @@ class Trace(Fit):
             gradients = self.bounded_gradients[wanted] = BoundedGradients(
                 self._to_record(), wanted, len(self.states), self.bounds.first, self.bounds.always,
                 self.gradient_ops.clear, self._note(None),
-            )  # fmt: skip
+            )
         return gradients
 
     def _note(self, device: Any) -> Callable[[Mapping[str, int], Padding | None], Note]:

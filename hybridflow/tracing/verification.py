@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentTypeError
 from hybridflow.core.settings import SETTINGS, check_every
 
 RERUN: ContextVar[bool] = ContextVar("a verified call is run as Python", default=False)
@@ -46,9 +46,8 @@ class Verification:
 
     def __init__(self, every: int | None) -> None:
         if every is True:
-            raise ArgumentTypeError(
-                message("compile: verify=True does not say every how many calls", hint="Pass 1 or more, or False.")
-            )
+            raise ArgumentTypeError("compile: verify=True does not say every how many calls",
+                                    hint="Pass 1 or more, or False.")
         self.own = every if every is None or every is False else check_every("compile: verify", every)
         self._next: Callable[[], int] = itertools.count(1).__next__
         self._calls = self._verified = 0

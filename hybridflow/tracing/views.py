@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from hybridflow.core.attached import attached
 from hybridflow.core.context import current
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.functions import is_whole
 from hybridflow.core.mesh import Mesh
 from hybridflow.guards.signature import Signature
@@ -165,8 +165,8 @@ class Views(Generic[P, R]):
         )
 
         if not self._autograph:
-            raise ArgumentError(message(f"converted_code: {self._name} is compiled with autograph=False"))
+            raise ArgumentError(f"converted_code: {self._name} is compiled with autograph=False")
         try:
             return converted_text(self._function)
         except NotConvertible as why:
-            raise ArgumentError(message(f"converted_code: {self._name} is traced as it is, for {why}")) from None
+            raise ArgumentError(f"converted_code: {self._name} is traced as it is, for {why}") from None

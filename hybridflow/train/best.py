@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from hybridflow.core.assignments import assign_all
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.variable import Variable
 from hybridflow.saving.checkpoints import Checkpoints
 from hybridflow.saving.values import flat, variables_of
@@ -41,7 +41,7 @@ class Best:
         known += [f"val_{name}" for name in known] if validated else []
         name = wanted if isinstance(wanted, str) else "val_loss" if validated else "loss"
         if name not in known:
-            raise ArgumentError(message(f"fit: restore_best: there is no figure {name!r}", got=", ".join(known)))
+            raise ArgumentError(f"fit: restore_best: there is no figure {name!r}", got=", ".join(known))
         larger_is_better("fit: restore_best", name, None)
         return cls(name, run, step)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hybridflow.core.dtypes import DType
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
 from hybridflow.ops.choice import where
 from hybridflow.ops.comparison import equal
@@ -38,9 +38,9 @@ def weights_of_classes(what: str, class_weight: Any, y: Any) -> ClassWeight | No
         labels = np.asarray(y) if y is not None else np.zeros(0)
         if class_weight != "balanced" or labels.dtype.kind not in "iub" or not labels.size:
             raise ArgumentError(
-                message(f"{what}: class_weight={class_weight!r}", got=f"y: {type(y).__name__} of {labels.dtype}",
-                        hint='It is a mapping, one number for each class, or "balanced" for an array y of classes.')
-            )  # fmt: skip
+                f"{what}: class_weight={class_weight!r}", got=f"y: {type(y).__name__} of {labels.dtype}",
+                hint='It is a mapping, one number for each class, or "balanced" for an array y of classes.'
+            )
         classes, counts = np.unique(labels, return_counts=True)
         return tuple(classes.tolist()), tuple((labels.size / (len(classes) * counts)).tolist())
     if isinstance(class_weight, Mapping):
@@ -56,7 +56,7 @@ def weights_of_targets(what: str, class_weight: ClassWeight, y: Any, ndim: int, 
         ArgumentError: the targets are no tensor.
     """
     if not isinstance(y, Tensor):
-        raise ArgumentError(message(f"{what}: class_weight is for one array of targets", got=type(y).__name__))
+        raise ArgumentError(f"{what}: class_weight is for one array of targets", got=type(y).__name__)
     labels = argmax(y, axis=-1) if y.ndim == ndim + 1 else y
     classes, factors = class_weight
     found = equal(expand_dims(labels, axis=-1), asarray(classes, dtype=labels.dtype))

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from itertools import chain
 from typing import Any, cast
 
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.ops.random import integers
@@ -107,20 +107,18 @@ def fit(
     """
     for name, count in (("epochs", epochs), ("batch_size", batch_size)):
         if not isinstance(cast(object, count), int) or count < 1:
-            raise ArgumentError(message(f"fit: {name} must be an int, 1 at least", got=f"{name}={count!r}"))
+            raise ArgumentError(f"fit: {name} must be an int, 1 at least", got=f"{name}={count!r}")
     for callback in callbacks:
         if not callable(callback):
-            raise ArgumentTypeError(
-                message("fit: a callback is a function of the run", got=repr(callback)[:80],
-                        hint="Write callbacks=[lambda run: ...].")
-            )  # fmt: skip
+            raise ArgumentTypeError("fit: a callback is a function of the run", got=repr(callback)[:80],
+                                    hint="Write callbacks=[lambda run: ...].")
     if mesh is not None and not compile:
-        raise ArgumentError(message("fit: a mesh runs compiled steps", got="compile=False", hint="Leave one out."))
+        raise ArgumentError("fit: a mesh runs compiled steps", got="compile=False", hint="Leave one out.")
     over = mesh.axes[0] if mesh is not None and batch is None else batch
     weights = weights_of_classes("fit", class_weight, y)
     step = step_of(model, loss, optimizer, metrics_of("fit", metrics), weights, parts, loss_scale, compile, mesh, over)
     if "loss" in step.metrics:
-        raise ArgumentError(message("fit: a metric is called 'loss', as the loss is", hint="Give it another name."))
+        raise ArgumentError("fit: a metric is called 'loss', as the loss is", hint="Give it another name.")
     seed = integers(0, 2**31 - 1).item() if y is not None and shuffle else None
     data = batches_of("fit", x, y, sample_weight, batch_size, shuffle=shuffle, seed=seed)
     held_out = None if validation is None else _validation(validation, batch_size)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from hybridflow import metrics as metrics_module
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError
 from hybridflow.core.functions import as_traced
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
@@ -71,21 +71,19 @@ def batches_of(
     if y is not None:
         if isinstance(x, Batches) or not (is_array(x) or isinstance(x, list | tuple | Mapping)):
             raise ArgumentError(
-                message(f"{what}: y is given, and x is a {type(x).__name__}, whose batches have targets of their own",
-                        hint="Leave y out; each batch is (input, target), or (input, target, sample_weight).")
-            )  # fmt: skip
+                f"{what}: y is given, and x is a {type(x).__name__}, whose batches have targets of their own",
+                hint="Leave y out; each batch is (input, target), or (input, target, sample_weight)."
+            )
         arrays = (_array(x), _array(y)) if sample_weight is None else (_array(x), _array(y), _array(sample_weight))
         return Batches(arrays, size, shuffle=shuffle, seed=seed)
     if sample_weight is not None:
-        raise ArgumentError(
-            message(f"{what}: sample_weight is given, and no targets", got=f"x={type(x).__name__}, y=None",
-                    hint="An iterable's batches have weights of their own: (input, target, sample_weight).")
-        )  # fmt: skip
+        raise ArgumentError(f"{what}: sample_weight is given, and no targets", got=f"x={type(x).__name__}, y=None",
+                            hint="An iterable's batches have weights of their own: (input, target, sample_weight).")
     if is_array(x) or isinstance(x, Mapping):
         raise ArgumentError(
-            message(f"{what}: there are no targets", got=f"x={type(x).__name__}, y=None",
-                    hint="Give y (x itself for an autoencoder), or an iterable of batches (input, target) as x.")
-        )  # fmt: skip
+            f"{what}: there are no targets", got=f"x={type(x).__name__}, y=None",
+            hint="Give y (x itself for an autoencoder), or an iterable of batches (input, target) as x."
+        )
     return require_iterable(what, x)
 
 
@@ -96,10 +94,8 @@ def require_iterable(what: str, data: Any) -> Any:
         ArgumentTypeError: it is not.
     """
     if not isinstance(data, Iterable):
-        raise ArgumentTypeError(
-            message(f"{what}: a {type(data).__name__} cannot be iterated over", got=repr(data)[:80],
-                    hint="Give arrays, or an iterable of batches.")
-        )  # fmt: skip
+        raise ArgumentTypeError(f"{what}: a {type(data).__name__} cannot be iterated over", got=repr(data)[:80],
+                                hint="Give arrays, or an iterable of batches.")
     return data
 
 
@@ -115,11 +111,9 @@ def parts_of(what: str, batch: Any) -> tuple[Any, ...]:
     """
     if not isinstance(batch, tuple | list) or len(cast("tuple[Any, ...]", batch)) not in (2, 3):
         size = f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
-        raise ArgumentError(
-            message(f"{what}: a batch is (input, target), or (input, target, sample_weight)",
-                    got=f"a {type(batch).__name__}{size}",
-                    hint="Use .map(fn) to make pairs, or a loop of your own with hf.train.Run.")
-        )  # fmt: skip
+        raise ArgumentError(f"{what}: a batch is (input, target), or (input, target, sample_weight)",
+                            got=f"a {type(batch).__name__}{size}",
+                            hint="Use .map(fn) to make pairs, or a loop of your own with hf.train.Run.")
     return tuple([tensors(part) for part in batch])
 
 
@@ -139,9 +133,7 @@ def rows_of(tree: Any) -> int:
     sizes = [leaf.shape[0] if leaf.shape else None for leaf in jax.tree_util.tree_leaves(tree)]
     if not sizes or None in sizes or any([size != sizes[0] for size in sizes]):  # open sizes are equal in this trace
         shapes = ", ".join([str(leaf.shape) for leaf in jax.tree_util.tree_leaves(tree)])
-        raise ShapeError(
-            message("train: the tensors of a batch have one row per example each", got=shapes or "no tensors")
-        )
+        raise ShapeError("train: the tensors of a batch have one row per example each", got=shapes or "no tensors")
     return sizes[0]  # pyright: ignore[reportReturnType]
 
 
@@ -168,12 +160,11 @@ def metrics_of(what: str, metrics: Any) -> dict[str, Metric]:
             hint = f"Write {kind}()." if isinstance(one, type) else "Give hf.metrics objects or functions (p, y)."
             if isinstance(one, str) and one.lower() in known:
                 hint = f"Write hf.metrics.{known[one.lower()]}()."
-            raise ArgumentTypeError(message(f"{what}: a {kind} is no metric", got=repr(one)[:80], hint=hint))
+            raise ArgumentTypeError(f"{what}: a {kind} is no metric", got=repr(one)[:80], hint=hint)
         name = given if given is not None else _name_of(one)
         if name in by_name:
-            raise ArgumentError(
-                message(f"{what}: two metrics are called {name!r}", hint='Give names: metrics={"first": ..., ...}.')
-            )
+            raise ArgumentError(f"{what}: two metrics are called {name!r}",
+                                hint='Give names: metrics={"first": ..., ...}.')
         by_name[name] = one if isinstance(one, Metric) else MeanOf(one)
     return by_name
 
@@ -201,7 +192,5 @@ def checked(what: str, data: Iterable[Any]) -> Iterator[Any]:
         empty = False
         yield item
     if empty:
-        raise ArgumentError(
-            message(f"{what}: the data yields nothing", got=type(data).__name__,
-                    hint="An iterator can be used once; give a list, hf.data.Batches or a loader.")
-        )  # fmt: skip
+        raise ArgumentError(f"{what}: the data yields nothing", got=type(data).__name__,
+                            hint="An iterator can be used once; give a list, hf.data.Batches or a loader.")

@@ -11,7 +11,7 @@ import numpy as np
 
 from hybridflow.autodiff.requires_grad import no_grad
 from hybridflow.core.dtypes import float64, kind_of
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError
 from hybridflow.core.functions import as_traced
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.mesh import Axis, Mesh
@@ -86,7 +86,7 @@ def _forward_on(mesh: Mesh, batch: Axis, model: Any) -> Any:
 def forward_of(model: Any, compile: bool, mesh: Mesh | None = None, batch: Axis = None) -> Any:
     """Return the function from inputs to predictions; a compiled function lives as long as its model."""
     if not callable(model):
-        raise ArgumentTypeError(message(f"train: a {type(model).__name__} is no model, it cannot be called"))
+        raise ArgumentTypeError(f"train: a {type(model).__name__} is no model, it cannot be called")
     if mesh is not None:
         return _forward_on(mesh, mesh.axes[0] if batch is None else batch, model)
     if not compile or isinstance(model, CompiledFunction):
@@ -102,7 +102,7 @@ def forward_of(model: Any, compile: bool, mesh: Mesh | None = None, batch: Axis 
 def evaluate(
     model: Any, x: Any, y: Any = None, *, metrics: Metrics, sample_weight: Any = None, class_weight: Any = None,
     batch_size: int = 256, compile: bool = True, mesh: Mesh | None = None, batch: Axis = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Return the metrics of a model over data.
 
     The model is not in training mode meanwhile; its mode is restored afterwards. No weight changes.
@@ -141,7 +141,7 @@ def evaluate(
     """
     named = metrics_of("evaluate", metrics)
     if not named:
-        raise ArgumentError(message("evaluate: there are no metrics", hint="Give one of hf.metrics, or several."))
+        raise ArgumentError("evaluate: there are no metrics", hint="Give one of hf.metrics, or several.")
     data = batches_of("evaluate", x, y, sample_weight, batch_size)
     weights = weights_of_classes("evaluate", class_weight, y)
     results = figures(model, forward_of(model, compile, mesh, batch), data, named, weights)
@@ -186,7 +186,7 @@ def _by_class(class_weight: ClassWeight, y: Any, *sample_weight: Any) -> list[An
 def predict(
     model: Callable[..., R], x: Any, *, batch_size: int = 256, compile: bool = True, mesh: Mesh | None = None,
     batch: Axis = None,
-) -> R:  # fmt: skip
+) -> R:
     """Return the predictions of a model for inputs, computed batch after batch.
 
     The model is not in training mode meanwhile; its mode is restored afterwards.
@@ -228,9 +228,7 @@ def _results(forward: Any, data: Any) -> Iterator[Any]:
         count = rows_of(inputs)
         leaves: list[Tensor] = jax.tree_util.tree_leaves(result)
         if not all([leaf.shape and leaf.shape[0] == count for leaf in leaves]):
-            raise ShapeError(
-                message(f"predict: the model must return one row for each of the {count} examples",
-                        got=", ".join([str(leaf.shape) for leaf in leaves]) or "no tensors",
-                        hint="Call the model yourself if its result is about a whole batch.")
-            )  # fmt: skip
+            raise ShapeError(f"predict: the model must return one row for each of the {count} examples",
+                             got=", ".join([str(leaf.shape) for leaf in leaves]) or "no tensors",
+                             hint="Call the model yourself if its result is about a whole batch.")
         yield jax.tree_util.tree_map(lambda leaf: leaf.numpy(), result)

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from hybridflow.backend.files import write_text
-from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ShapeError
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.pictures.tensorboard import tensorboard_module
 
@@ -68,10 +68,8 @@ def larger_is_better(what: str, name: str, larger: bool | None) -> bool:
     if larger is not None:
         return larger
     if bool(_SMALL.search(name)) == bool(_LARGE.search(name)):
-        raise ArgumentError(
-            message(f"{what}: it is not known whether {name!r} is better when it is larger",
-                    hint="Say larger=True or larger=False; names that end in loss, error or accuracy say so.")
-        )  # fmt: skip
+        raise ArgumentError(f"{what}: it is not known whether {name!r} is better when it is larger",
+                            hint="Say larger=True or larger=False; names that end in loss, error or accuracy say so.")
     return bool(_LARGE.search(name))
 
 
@@ -157,10 +155,9 @@ class Records:
         """
         self.flush(wait=True)
         if name not in self.seen:
-            raise ArgumentError(
-                message(f"{what}: nothing was logged as {name!r}", got=", ".join(map(repr, self.seen)) or "no values",
-                        hint=f"Call run.log({name}=...) before.")
-            )  # fmt: skip
+            raise ArgumentError(f"{what}: nothing was logged as {name!r}",
+                                got=", ".join(map(repr, self.seen)) or "no values",
+                                hint=f"Call run.log({name}=...) before.")
         return self.seen[name]
 
     def _open(self) -> TextIO:
@@ -227,9 +224,8 @@ def _readable(name: str, value: Any) -> Any:
     """
     tensor = as_tensor(value)
     if tensor.size != 1:
-        raise ShapeError(
-            message(f"run.log: {name!r} must be one number", got=str(tensor.spec), hint="Log its mean, for example.")
-        )
+        raise ShapeError(f"run.log: {name!r} must be one number", got=str(tensor.spec),
+                         hint="Log its mean, for example.")
     return tensor
 
 

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from hybridflow.core.context import is_tracing
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError, TraceError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError, TraceError
 from hybridflow.core.mesh import Mesh
 from hybridflow.core.processes.member import member
 from hybridflow.core.variable import Variable
@@ -107,16 +107,14 @@ class Run:
         parts = {
             "model": model, "optimizer": optimizer, "metrics": metrics, "loss_scale": loss_scale,
             "variables": variables,
-        }  # fmt: skip
+        }
         self._parts = {name: part for name, part in parts.items() if part is not None}
         if mesh is not None:
             _require_there(self._parts, mesh)
         self._data = None if data is None else require_iterable("Run", data)
         self.directory = None if directory is None else Path(directory)
         if tensorboard and self.directory is None:
-            raise ArgumentError(
-                message("Run: tensorboard=True takes a directory", hint='Give one: Run("runs/a", ...).')
-            )
+            raise ArgumentError("Run: tensorboard=True takes a directory", hint='Give one: Run("runs/a", ...).')
         self.step = 0
         self.epoch = 0
         self.state: dict[str, Any] = {}
@@ -150,15 +148,15 @@ class Run:
     def _take_up(self, newest: Checkpoint, resume: bool) -> None:
         if not resume:
             raise ArgumentError(
-                message(f"Run: {str(self.directory)!r} has a checkpoint of step {newest.step}, and resume=False",
-                        hint="Choose another directory, or remove what is there.")
-            )  # fmt: skip
+                f"Run: {str(self.directory)!r} has a checkpoint of step {newest.step}, and resume=False",
+                hint="Choose another directory, or remove what is there."
+            )
         state = newest.state
         self._require_same_data(state["data"])
         fill(self._everything(), newest.values, what="Run", hint=(
             "Resume with what the run was started with, or start another one in another directory: "
             f"hf.load({str(newest.path)!r}, into=model) takes the model alone."
-        ))  # fmt: skip
+        ))
         if state["data"] is not None and self._data is not None:
             self._data.restore(state["data"])
         self._position = state["data"]
@@ -177,11 +175,9 @@ class Run:
 
     def _require_same_data(self, position: Any) -> None:
         if self._data is not None and (position is None) != (self._where is None):
-            raise ArgumentError(
-                message("Run: the data is of another kind than that of the checkpoint",
-                        got=f"{type(self._data).__name__}, {'with' if position is None else 'without'} state()",
-                        hint="Resume with the data that the run was started with.")
-            )  # fmt: skip
+            raise ArgumentError("Run: the data is of another kind than that of the checkpoint",
+                                got=f"{type(self._data).__name__}, {'with' if position is None else 'without'} state()",
+                                hint="Resume with the data that the run was started with.")
 
     @property
     def at_start_of_epoch(self) -> bool:
@@ -213,7 +209,7 @@ class Run:
             ArgumentError: the run has no data, or the data yields nothing.
         """
         if count is not None and (not isinstance(cast(object, count), int) or count < 0):
-            raise ArgumentTypeError(message("run.steps: the number of steps is an int", got=f"count={count!r}"))
+            raise ArgumentTypeError("run.steps: the number of steps is an int", got=f"count={count!r}")
         steps = self._steps(count)
         _LOOPS.add(steps)
         return steps
@@ -243,11 +239,9 @@ class Run:
             if self.step == count or self._stopped:
                 return
         if self._in_epoch == 0 and not begun:
-            raise ArgumentError(
-                message(f"run.steps: the data yields nothing in epoch {self.epoch + 1}",
-                        got=f"{type(self._data).__name__}, after {self.step} steps",
-                        hint="An iterator can be used once; give a list, hf.data.Batches or a loader.")
-            )  # fmt: skip
+            raise ArgumentError(f"run.steps: the data yields nothing in epoch {self.epoch + 1}",
+                                got=f"{type(self._data).__name__}, after {self.step} steps",
+                                hint="An iterator can be used once; give a list, hf.data.Batches or a loader.")
         with interrupts.held():
             self._source = None
             self.epoch += 1
@@ -258,9 +252,8 @@ class Run:
     def _rest(self) -> Iterator[Any]:
         """Return the iterator over the remaining items of the epoch; it continues where an earlier loop stopped."""
         if self._data is None:
-            raise ArgumentError(
-                message("run.steps: the run has no data", hint="Give Run(..., data=) something to iterate over.")
-            )
+            raise ArgumentError("run.steps: the run has no data",
+                                hint="Give Run(..., data=) something to iterate over.")
         if self._source is None:
             skipped = 0
             if self._in_epoch and self._where is None:
@@ -368,10 +361,8 @@ class Run:
             TraceError: this is called inside a compiled function.
         """
         if is_tracing():
-            raise TraceError(
-                message("run.log: a compiled function would log when it is traced only",
-                        hint="Return the value from the step, and log it in the loop.")
-            )  # fmt: skip
+            raise TraceError("run.log: a compiled function would log when it is traced only",
+                             hint="Return the value from the step, and log it in the loop.")
         if values:
             named = {**values, **named}
         self._records.add(self.step, self.epoch, self._elapsed + time.perf_counter() - self._since, named)
@@ -436,7 +427,7 @@ class Run:
             FileError: the thread could not write an earlier checkpoint.
         """
         if self._checkpoints is None:
-            raise ArgumentError(message("run.checkpoint: the run has no directory", hint='Use Run("runs/a", ...).'))
+            raise ArgumentError("run.checkpoint: the run has no directory", hint='Use Run("runs/a", ...).')
         score = None
         if best is not None:
             larger = larger_is_better("run.checkpoint", best, larger)
@@ -446,7 +437,7 @@ class Run:
         state = {
             "data": self._position, "epoch": self.epoch, "in_epoch": self._in_epoch, "seconds": self.seconds,
             "stopped": self._stopped, "records": self._records.state(), "user": self.state,
-        }  # fmt: skip
+        }
         handle = self._checkpoints.write(self.step, self._everything(), state, score=score, keep=keep)
         self._saved_at = self.step
         return handle
@@ -489,14 +480,12 @@ class Run:
 def _require_there(parts: dict[str, Any], mesh: Mesh) -> None:
     """Raise if a Variable among the parts of a run lies on another mesh."""
     if not isinstance(cast(object, mesh), Mesh):
-        raise ArgumentTypeError(message("Run: mesh is no hf.Mesh", got=repr(mesh)[:80]))
+        raise ArgumentTypeError("Run: mesh is no hf.Mesh", got=repr(mesh)[:80])
     for path, variable in flat(parts, "Run").items():
         placement = variable.placement if isinstance(variable, Variable) else None
         if placement is not None and placement.mesh != mesh:
-            raise LayoutError(
-                message(f"Run: Variable {path!r} lies on another mesh than the run's", got=f"{placement}; {mesh}",
-                        hint="Lay out everything on one mesh: see hf.distribute.shard.")
-            )  # fmt: skip
+            raise LayoutError(f"Run: Variable {path!r} lies on another mesh than the run's", got=f"{placement}; {mesh}",
+                              hint="Lay out everything on one mesh: see hf.distribute.shard.")
 
 
 _LOOPS: weakref.WeakSet[Generator[Any]] = weakref.WeakSet()

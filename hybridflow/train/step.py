@@ -12,7 +12,7 @@ import jax
 
 from hybridflow.autodiff.requires_grad import no_grad
 from hybridflow.autodiff.tape import GradientTape
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, GradientError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, GradientError, ShapeError
 from hybridflow.core.functions import as_traced
 from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.core.tensor import Tensor, as_tensor
@@ -50,7 +50,7 @@ class Step:
     def __init__(
         self, model: Any, loss: Any, optimizer: Any, metrics: Mapping[str, Metric], class_weight: Any, parts: int,
         loss_scale: Any, compile: bool, mesh: Mesh | None = None, batch: Axis = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model, self.loss, self.optimizer, self.loss_scale = model, loss, optimizer, loss_scale
         self.metrics, self.parts = {name: _with_own_sums(one) for name, one in metrics.items()}, parts
         self.mean, self.class_weight = MeanOf(loss, by_rows=True), class_weight
@@ -118,11 +118,9 @@ class Step:
         losses = as_tensor(as_traced(self.loss)(prediction, y))
         rows = rows_of(x)
         if losses.shape and losses.shape[0] != rows:
-            raise ShapeError(
-                message(f"fit: the loss has shape {losses.shape}, the batch {rows} examples",
-                        got=f"loss={getattr(self.loss, '__name__', self.loss)!r}",
-                        hint="Return one loss per example (rows first), or their mean.")
-            )  # fmt: skip
+            raise ShapeError(f"fit: the loss has shape {losses.shape}, the batch {rows} examples",
+                             got=f"loss={getattr(self.loss, '__name__', self.loss)!r}",
+                             hint="Return one loss per example (rows first), or their mean.")
         for metric in self.metrics.values():
             as_traced(metric.update)(prediction, y, *sample_weight)
         if self.class_weight is not None:
@@ -142,10 +140,8 @@ class Step:
         missing = [name for name, gradient in gradients.items() if gradient is None]
         if missing:
             why = [f"{name}: {tape.why_none(loss, parameters[name])}" for name in missing[:_MOST_EXPLAINED]]
-            raise GradientError(
-                message(f"fit: {len(missing)} of {len(gradients)} gradients are None", got="; ".join(why),
-                        hint="Freeze what is not learned, or give the optimizer the parameters of this model.")
-            )  # fmt: skip
+            raise GradientError(f"fit: {len(missing)} of {len(gradients)} gradients are None", got="; ".join(why),
+                                hint="Freeze what is not learned, or give the optimizer the parameters of this model.")
         return gradients
 
     def _in_parts(self, *batch: Any) -> dict[str, Any]:
@@ -213,7 +209,7 @@ def _restored_on_failure(variables: Sequence[Variable]) -> Generator[None]:
 def step_of(
     model: Any, loss: Callable[[Any, Any], Any], optimizer: Any, metrics: Mapping[str, Metric], class_weight: Any,
     parts: int, loss_scale: Any, compile: bool, mesh: Mesh | None = None, batch: Axis = None,
-) -> Step:  # fmt: skip
+) -> Step:
     """Return the optimizer's last step if it is equal, so that nothing is traced again; else a new step.
 
     Raises:
@@ -222,14 +218,12 @@ def step_of(
     """
     for name, one in (("model", model), ("loss", loss)):
         if not callable(one):
-            raise ArgumentTypeError(message(f"fit: the {name} cannot be called", got=repr(one)[:80]))
+            raise ArgumentTypeError(f"fit: the {name} cannot be called", got=repr(one)[:80])
     if isinstance(optimizer, type) or not hasattr(optimizer, "update"):
-        raise ArgumentTypeError(
-            message("fit: the optimizer has no update", got=repr(optimizer)[:80],
-                    hint="Make it with the model, such as hf.optim.Adam(model).")
-        )  # fmt: skip
+        raise ArgumentTypeError("fit: the optimizer has no update", got=repr(optimizer)[:80],
+                                hint="Make it with the model, such as hf.optim.Adam(model).")
     if not isinstance(cast(object, parts), int) or parts < 1:
-        raise ArgumentError(message("fit: parts must be an int, 1 at least", got=f"parts={parts!r}"))
+        raise ArgumentError("fit: parts must be an int, 1 at least", got=f"parts={parts!r}")
     step = Step(model, loss, optimizer, metrics, class_weight, parts, loss_scale, compile, mesh, batch)
     last: Step | None = getattr(optimizer, "_fit_step", None)
     if last is not None and last.chosen == step.chosen:

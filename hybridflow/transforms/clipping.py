@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from hybridflow.core import structures
 from hybridflow.core.dtypes import float32, is_differentiable
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ops.choice import clip, where
 from hybridflow.ops.common import cast_to
@@ -155,15 +155,13 @@ def _scaled(tensor: Tensor, norm: Tensor, max_norm: Any) -> Tensor:
 def _floats(name: str, leaf: Any) -> Tensor:
     tensor = as_tensor(leaf)
     if not is_differentiable(tensor.dtype):
-        raise DTypeError(
-            message(f"{name}: a tensor is {tensor.dtype}, not floating-point", got=str(tensor.spec),
-                    hint="Clip the gradients only.")
-        )  # fmt: skip
+        raise DTypeError(f"{name}: a tensor is {tensor.dtype}, not floating-point", got=str(tensor.spec),
+                         hint="Clip the gradients only.")
     return tensor
 
 
 def _require_norm(name: str, max_norm: Any) -> None:
     if isinstance(max_norm, str) or max_norm is None:
-        raise ArgumentTypeError(message(f"{name}: max_norm={max_norm!r} is no number"))
+        raise ArgumentTypeError(f"{name}: max_norm={max_norm!r} is no number")
     if isinstance(max_norm, int | float) and not max_norm >= 0:
-        raise ArgumentError(message(f"{name}: max_norm={max_norm} is negative", hint="A norm is at least 0."))
+        raise ArgumentError(f"{name}: max_norm={max_norm} is negative", hint="A norm is at least 0.")

@@ -110,10 +110,8 @@ def hvp(fn: Callable[..., Any], primals: Sequence[T], vectors: Sequence[Any]) ->
     leaves, tree = flatten(tuple(primals))
     if len(sources) != len(leaves):
         missing = next(i for i, leaf in enumerate(flatten(tuple(arguments))[0]) if not any(leaf is s for s in sources))
-        raise DTypeError(
-            message(f"hvp: primal {missing} has no gradient or no vector", got=_describe(leaves[missing]),
-                    hint="Pass floats with a vector each, and close over the rest.")
-        )  # fmt: skip
+        raise DTypeError(f"hvp: primal {missing} has no gradient or no vector", got=_describe(leaves[missing]),
+                         hint="Pass floats with a vector each, and close over the rest.")
     tape = GradientTape(watch_accessed_variables=False)
     with tape:
         tape.watch(sources)
@@ -150,7 +148,7 @@ def jacobian(
                 [0., 4.]], dtype=float32)
     """
     if mode not in _MODES:
-        raise ArgumentError(message(f"jacobian: mode={mode!r} is not one of {list(_MODES)}"))
+        raise ArgumentError(f"jacobian: mode={mode!r} is not one of {list(_MODES)}")
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     @functools.wraps(fn)
@@ -225,17 +223,13 @@ def _direction(
     """Return fresh arguments, their tensors that have a tangent, and these tangents."""
     for label, value in (("primals", primals), (what, tangents)):
         if not isinstance(value, tuple | list):
-            raise ArgumentTypeError(
-                message(f"{name}: {label} must be a tuple with one entry per argument", got=_describe(value),
-                        hint=f"Write hf.{name}(fn, (x,), (v,)).")
-            )  # fmt: skip
+            raise ArgumentTypeError(f"{name}: {label} must be a tuple with one entry per argument",
+                                    got=_describe(value), hint=f"Write hf.{name}(fn, (x,), (v,)).")
     leaves, tree = flatten(tuple(primals))
     given, given_tree = flatten(tuple(tangents))
     if tree != given_tree:
-        raise ArgumentError(
-            message(f"{name}: the {what} have structure {structure_text(given_tree)}, "
-                    f"the primals {structure_text(tree)}", hint="Give one per tensor of the primals, or None.")
-        )  # fmt: skip
+        raise ArgumentError(f"{name}: the {what} have structure {structure_text(given_tree)}, "
+                            f"the primals {structure_text(tree)}", hint="Give one per tensor of the primals, or None.")
     paths = [
         jax.tree_util.keystr(path)
         for path, _ in structures.with_paths(tuple(primals), is_leaf=lambda x: x is None)[0]
@@ -255,21 +249,15 @@ def _direction(
 def _matching(name: str, what: str, path: str, primal: Tensor, value: Any) -> Tensor:
     """Return a tangent as a tensor of its primal's shape and dtype."""
     if not is_differentiable(primal.dtype):
-        raise DTypeError(
-            message(f"{name}: primal{path} is {primal.dtype}, which has no derivative", got=str(primal.spec),
-                    hint=f"Pass a float, or None in its place among the {what}.")
-        )  # fmt: skip
+        raise DTypeError(f"{name}: primal{path} is {primal.dtype}, which has no derivative", got=str(primal.spec),
+                         hint=f"Pass a float, or None in its place among the {what}.")
     tensor = as_tensor(value) if hasattr(value, "dtype") else asarray(value, dtype=primal.dtype)
     if tensor.shape != primal.shape:
-        raise ShapeError(
-            message(f"{name}: {what}{path} has shape {tensor.shape}, its primal {primal.shape}",
-                    got=f"{tensor.spec} for {primal.spec}", hint="Give it the primal's shape.")
-        )  # fmt: skip
+        raise ShapeError(f"{name}: {what}{path} has shape {tensor.shape}, its primal {primal.shape}",
+                         got=f"{tensor.spec} for {primal.spec}", hint="Give it the primal's shape.")
     if tensor.dtype != primal.dtype:
-        raise DTypeError(
-            message(f"{name}: {what}{path} is {tensor.dtype}, its primal {primal.dtype}",
-                    got=f"{tensor.spec} for {primal.spec}", hint=f"Cast it with .astype(hf.{primal.dtype}).")
-        )  # fmt: skip
+        raise DTypeError(f"{name}: {what}{path} is {tensor.dtype}, its primal {primal.dtype}",
+                         got=f"{tensor.spec} for {primal.spec}", hint=f"Cast it with .astype(hf.{primal.dtype}).")
     return tensor
 
 
@@ -288,7 +276,7 @@ def _require_float_result(name: str, leaf: Any) -> None:
     raise error(
         message(f"{name}: the function must return tensors of floats, it returned {_describe(leaf)}",
                 hint="Leave out of the result what has no derivative.")
-    )  # fmt: skip
+    )
 
 
 def _describe(value: Any) -> str:

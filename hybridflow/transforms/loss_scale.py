@@ -12,7 +12,7 @@ from hybridflow.core import structures
 from hybridflow.core.autocast import without_autocast
 from hybridflow.core.context import current
 from hybridflow.core.dtypes import float32, int32, is_differentiable
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, TraceError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, TraceError
 from hybridflow.core.functions import as_traced
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
@@ -145,10 +145,8 @@ class LossScale:
     def _scaled(self, loss: Any) -> Tensor:
         tensor = as_tensor(loss)
         if not is_differentiable(tensor.dtype):
-            raise DTypeError(
-                message(f"LossScale.scale: a loss of {tensor.dtype} has no gradient", got=str(tensor.spec),
-                        hint="Scale a floating-point loss.")
-            )  # fmt: skip
+            raise DTypeError(f"LossScale.scale: a loss of {tensor.dtype} has no gradient", got=str(tensor.spec),
+                             hint="Scale a floating-point loss.")
         return tensor * self._scale.read()
 
     def unscale(self, gradients: Any) -> Any:
@@ -185,10 +183,9 @@ class LossScale:
             TraceError: in a compiled function, if `update` has an effect that cannot be undone.
         """
         if not callable(update):
-            raise ArgumentTypeError(
-                message(f"LossScale.step: a {type(update).__name__} cannot be called", got=repr(update)[:60],
-                        hint="Pass the function that applies the gradients, and then the gradients.")
-            )  # fmt: skip
+            raise ArgumentTypeError(f"LossScale.step: a {type(update).__name__} cannot be called",
+                                    got=repr(update)[:60],
+                                    hint="Pass the function that applies the gradients, and then the gradients.")
         tracer = current().tracer
         finite = all_finite(gradients)
         if isinstance(tracer, GraphBuilder):
@@ -221,7 +218,7 @@ class LossScale:
         """
         return {
             "scale": self._scale.item(), "good_steps": self._good.item(), "skipped_steps": self._skipped.item()
-        }  # fmt: skip
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Set the state, for example to that of another `LossScale`.
@@ -234,9 +231,8 @@ class LossScale:
         """
         known = {"scale", "good_steps", "skipped_steps"}
         if set(state) != known:
-            raise ArgumentError(
-                message(f"LossScale.restore: the state has {sorted(state)}", hint=f"It must have {sorted(known)}.")
-            )
+            raise ArgumentError(f"LossScale.restore: the state has {sorted(state)}",
+                                hint=f"It must have {sorted(known)}.")
         _require("scale", state["scale"], 0 < state["scale"] < math.inf, "positive and finite")
         for name in ("good_steps", "skipped_steps"):
             _require(name, state[name], state[name] >= 0, "0 at least")
@@ -251,7 +247,7 @@ class LossScale:
 
 def _require(name: str, value: Any, holds: bool, what: str) -> None:
     if not holds:
-        raise ArgumentError(message(f"LossScale: {name} must be {what}", got=f"{name}={value!r}"))
+        raise ArgumentError(f"LossScale: {name} must be {what}", got=f"{name}={value!r}")
 
 
 def write_if(builder: GraphBuilder, condition: Tensor, function: Callable[[], Any], *, what: str) -> None:
@@ -267,10 +263,8 @@ def write_if(builder: GraphBuilder, condition: Tensor, function: Callable[[], An
         TraceError: if the function has other effects, or the graph is hand-made.
     """
     if isinstance(builder, Construction):
-        raise TraceError(
-            message(f"{what}: in a graph made by hand assignments are operations of their own",
-                    hint="Use hf.compile, or choose the values with hf.where and fetch the assignments.")
-        )  # fmt: skip
+        raise TraceError(f"{what}: in a graph made by hand assignments are operations of their own",
+                         hint="Use hf.compile, or choose the values with hf.where and fetch the assignments.")
     before: dict[Node, tuple[Edge, bool | None]] = {
         leaf: (state.edge, state.present) for leaf, state in builder.variables.items()
     }
@@ -291,7 +285,5 @@ def write_if(builder: GraphBuilder, condition: Tensor, function: Callable[[], An
 
 
 def _refuse(what: str, effect: str) -> None:
-    raise TraceError(
-        message(f"{what}: the update has an effect that a skipped step could not undo", got=effect,
-                hint="Do it before or after the step; the step returns whether the gradients were applied.")
-    )  # fmt: skip
+    raise TraceError(f"{what}: the update has an effect that a skipped step could not undo", got=effect,
+                     hint="Do it before or after the step; the step returns whether the gradients were applied.")

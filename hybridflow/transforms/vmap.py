@@ -84,7 +84,7 @@ def vmap(fn: Callable[P, R], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[
             message(f"vmap: a {type(fn).__name__} is no function", got=repr(fn)[:80],
                     hint="Of several models make one: models = hf.nn.stack([...]), then hf.vmap(lambda model: model(x))"
                          "(models)." if several else "Give a function of one example.")
-        )  # fmt: skip
+        )
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
     @functools.wraps(fn)
@@ -131,9 +131,9 @@ class _Batch:
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], in_axes: Axes) -> None:
         if isinstance(in_axes, tuple) and len(cast("tuple[Any, ...]", in_axes)) != len(args):
             raise ArgumentError(
-                message(f"vmap: in_axes has {len(cast('tuple[Any, ...]', in_axes))} entries, the call has {len(args)} "
-                        "positional arguments", got=f"in_axes={in_axes}", hint="Give one axis or None per argument.")
-            )  # fmt: skip
+                f"vmap: in_axes has {len(cast('tuple[Any, ...]', in_axes))} entries, the call has {len(args)} "
+                "positional arguments", got=f"in_axes={in_axes}", hint="Give one axis or None per argument."
+            )
         with_paths, self._tree = structures.with_paths((args, kwargs))
         self._leaves: list[Any] = [leaf for _, leaf in with_paths]
         args_tree = structures.structure(args)
@@ -150,18 +150,14 @@ class _Batch:
             self.names.append(name)
             self._positions.append(index)
         if not self.tensors:
-            raise ArgumentError(
-                message("vmap: there is nothing to slice", got=f"in_axes={in_axes}",
-                        hint="Give at least one tensor an axis.")
-            )  # fmt: skip
+            raise ArgumentError("vmap: there is nothing to slice", got=f"in_axes={in_axes}",
+                                hint="Give at least one tensor an axis.")
         self.size = self.tensors[0].shape[0]
         for name, tensor, position in zip(self.names, self.tensors, self._positions, strict=True):
             if tensor.shape[0] != self.size:
-                raise ShapeError(
-                    message(f"vmap: {self.names[0]} has size {self.size} along axis {axes[self._positions[0]]}, "
-                            f"{name} has size {tensor.shape[0]} along axis {axes[position]}",
-                            hint="Give both the same size, or in_axes=None to what every slice gets whole.")
-                )  # fmt: skip
+                raise ShapeError(f"vmap: {self.names[0]} has size {self.size} along axis {axes[self._positions[0]]}, "
+                                 f"{name} has size {tensor.shape[0]} along axis {axes[position]}",
+                                 hint="Give both the same size, or in_axes=None to what every slice gets whole.")
 
     def arguments(self, slices: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments for one slice."""
@@ -176,18 +172,14 @@ def _axes_of(prefix: Axes, tree: Any, leaves: Sequence[Any], what: str, of: str)
     given, given_tree = structures.flatten(prefix, is_leaf=lambda x: x is None)
     for axis in given:
         if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
-            raise ArgumentTypeError(
-                message(f"vmap: {what} has a {type(axis).__name__}, which is no axis", got=f"{what}={prefix!r}",
-                        hint="Use integers and None.")
-            )  # fmt: skip
+            raise ArgumentTypeError(f"vmap: {what} has a {type(axis).__name__}, which is no axis",
+                                    got=f"{what}={prefix!r}", hint="Use integers and None.")
     numbered = structures.opened(structures.unflatten(tree, range(len(leaves))))
     try:
         parts = given_tree.flatten_up_to(numbered)
     except ValueError:
-        raise ArgumentError(
-            message(f"vmap: {what} has structure {structure_text(given_tree)}, {of} {structure_text(tree)}",
-                    got=f"{what}={prefix!r}", hint=f"Give an axis or None for each part of {of}.")
-        ) from None  # fmt: skip
+        raise ArgumentError(f"vmap: {what} has structure {structure_text(given_tree)}, {of} {structure_text(tree)}",
+                            got=f"{what}={prefix!r}", hint=f"Give an axis or None for each part of {of}.") from None
     result: list[int | None] = [None] * len(leaves)
     for axis, part in zip(given, parts, strict=True):
         for index in structures.leaves(part):
@@ -198,16 +190,12 @@ def _axes_of(prefix: Axes, tree: Any, leaves: Sequence[Any], what: str, of: str)
 def _axis_first(leaf: Any, axis: int, name: str) -> Tensor:
     """Return an argument's leaf as a tensor with the axis to slice first."""
     if isinstance(leaf, bool | int | float | complex | str | bytes):
-        raise ArgumentTypeError(
-            message(f"vmap: {name} is the {type(leaf).__name__} {leaf!r}, which cannot be sliced",
-                    hint="Give it in_axes=None, or pass a tensor.")
-        )  # fmt: skip
+        raise ArgumentTypeError(f"vmap: {name} is the {type(leaf).__name__} {leaf!r}, which cannot be sliced",
+                                hint="Give it in_axes=None, or pass a tensor.")
     tensor = as_tensor(leaf)
     if not -tensor.ndim <= axis < tensor.ndim:
-        raise AxisError(
-            message(f"vmap: {name} has shape {tensor.shape}, which has no axis {axis}", got=str(tensor.spec),
-                    hint="Name an axis that it has, or give it in_axes=None.")
-        )  # fmt: skip
+        raise AxisError(f"vmap: {name} has shape {tensor.shape}, which has no axis {axis}", got=str(tensor.spec),
+                        hint="Name an axis that it has, or give it in_axes=None.")
     axis %= tensor.ndim
     return tensor if axis == 0 else permute_dims(tensor, (axis, *[i for i in range(tensor.ndim) if i != axis]))
 
@@ -215,26 +203,22 @@ def _axis_first(leaf: Any, axis: int, name: str) -> Tensor:
 def _output(leaf: Any) -> Tensor:
     if isinstance(leaf, Tensor | Variable | bool | int | float | complex | np.ndarray | np.generic | jax.Array):
         return as_tensor(leaf)
-    raise ArgumentTypeError(
-        message(f"vmap: the function returned a {type(leaf).__name__}, which is no tensor", got=repr(leaf)[:80],
-                hint="Return tensors, numbers, None and structures of them.")
-    )  # fmt: skip
+    raise ArgumentTypeError(f"vmap: the function returned a {type(leaf).__name__}, which is no tensor",
+                            got=repr(leaf)[:80], hint="Return tensors, numbers, None and structures of them.")
 
 
 def _placed(output: Tensor, axis: int | None, varies: bool, index: int) -> Tensor:
     """Return a result with the axis of the slices moved to its place."""
     if axis is None:
         if varies:
-            raise ArgumentError(
-                message(f"vmap: result {index} has out_axes=None, but it differs from slice to slice",
-                        got=str(output.spec), hint="Give it an axis, or reduce it after vmap.")
-            )  # fmt: skip
+            raise ArgumentError(f"vmap: result {index} has out_axes=None, but it differs from slice to slice",
+                                got=str(output.spec), hint="Give it an axis, or reduce it after vmap.")
         return cast(Any, output)[0]
     if not -output.ndim <= axis < output.ndim:
         raise AxisError(
-            message(f"vmap: result {index} has shape {output.shape} with its slices stacked, which has no axis {axis}",
-                    got=f"out_axes={axis} for {output.spec}", hint="Name an axis that it has.")
-        )  # fmt: skip
+            f"vmap: result {index} has shape {output.shape} with its slices stacked, which has no axis {axis}",
+            got=f"out_axes={axis} for {output.spec}", hint="Name an axis that it has."
+        )
     axis %= output.ndim
     return output if axis == 0 else permute_dims(output, (*range(1, axis + 1), 0, *range(axis + 1, output.ndim)))
 
@@ -311,12 +295,8 @@ class _SliceBuilder(InnerBuilder):
 
     def new_variable(self, name: str) -> None:
         """Raise an error: every slice would create its own Variable."""
-        raise TraceError(
-            message(
-                f"Variable {name!r}: created under vmap, in {self.name!r} at {format_where(user_place(2))}",
-                hint="Create it once, outside the function.",
-            )
-        )
+        raise TraceError(f"Variable {name!r}: created under vmap, in {self.name!r} at {format_where(user_place(2))}",
+                         hint="Create it once, outside the function.")
 
 
 def _split_state(variable: Variable, size: Any) -> Tensor:

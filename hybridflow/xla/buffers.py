@@ -28,7 +28,7 @@ _NEVER_FUSED = (
     "scan", "cond", "node", "cholesky", "lu", "qr", "svd", "eig", "triangular_solve", "custom_call", "ffi_call",
     "pure_callback", "io_callback", "debug_callback", "argmax", "argmin", "top_k", "householder", "schur", "hessenberg",
     "tridiagonal", "approx_top_k", "random_bits",
-)  # fmt: skip
+)
 """Prefixes of the names of primitives that are never fused with others."""
 _EFFECTS = {"node", "pure_callback", "io_callback", "debug_callback"}
 """Primitives that run even if nothing reads their results."""
@@ -36,7 +36,7 @@ _EXPENSIVE = {
     "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "sin", "cos", "tan", "sqrt", "rsqrt", "cbrt", "pow",
     "atan2", "erf", "erfc_part", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "digamma", "lgamma",
     "erf_inv", "threefry2x32",
-}  # fmt: skip
+}
 _SMALL = 128
 """Buffers smaller than the largest one divided by this are counted together, not packed one by one."""
 _MOVES = {"transpose", "rev", "concatenate", "slice", "dynamic_slice", "gather", "pad", "dynamic_update_slice"}

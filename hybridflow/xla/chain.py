@@ -215,7 +215,7 @@ class Chain:
             sum([size[number] for number in inputs]), sum([size[number] for number in self._outputs]),
             sum([size[number] for number in self.donated]), peak,
             sum([int(one.generated_code_size_in_bytes) for one in analyses.values()]),
-        )  # fmt: skip
+        )
 
 
 def _reused_inputs(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: Sizes) -> list[tuple[int, ...]]:

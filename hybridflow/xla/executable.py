@@ -119,7 +119,7 @@ def concrete_specs(specs: Sequence[TensorSpec], sizes: dict[str, int]) -> list[T
 def compile_graph(
     graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, int], device: Any = None, note: str | None = None,
     placing: Placing | None = None,
-) -> Executable:  # fmt: skip
+) -> Executable:
     """Compile a graph: as one program, or as several if it is a large one with repeated parts.
 
     It becomes one program if several would hold much more memory between them (`holds_much`), or if nodes are named
@@ -173,7 +173,7 @@ def _of_parts(chain: Chain, *, wide: bool) -> Executable:
         call, into, None, call, (), chain, lambda: Lowerings(chain.parts),
         sum([one.lower_ms for one in programs]), sum([one.xla_ms for one in programs]),
         sum([one.load_ms for one in programs]), store, programs[0].options, chain.donated, parts=chain.parts,
-    )  # fmt: skip
+    )
 
 
 class _Compilation:
@@ -188,7 +188,7 @@ class _Compilation:
     def __init__(
         self, graph: Graph, donate: Sequence[int], sizes: dict[str, int], device: Any,
         options: Mapping[str, Any] | None = None, placing: Placing | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.graph = graph
         self.sizes = sizes
         self.placing = placing
@@ -255,7 +255,7 @@ class _Compilation:
         return entry_for(
             self.graph, self.arguments(), donate=self.donated, sizes=self.sizes, device=self.device,
             options={**self.options, **self.extra}, text=self.steps.text, note=note,
-        )  # fmt: skip
+        )
 
     def _joint(self) -> Joint | None:
         """Compare the program with those of other processes, if it runs on their devices too."""
@@ -272,7 +272,7 @@ class _Compilation:
             joined, self.graph.name, text,
             lambda: [f"the function {self.graph.name}", *about, *str(self.graph).splitlines(), *text.splitlines()],
             names,
-        )  # fmt: skip
+        )
 
     def executable(self, note: str | None) -> Executable:
         """Load the program from the store, or compile it."""
@@ -318,7 +318,7 @@ class _Compilation:
             alone=None if self.calls_host or self.placing is not None
             else lambda: of_arrays(direct_call(compiled, alone=True)),
             placing=self.placing,
-        )  # fmt: skip
+        )
 
 
 class _Steps:

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from hybridflow.core.errors import DeviceError, MissingPackageError, message
+from hybridflow.core.errors import DeviceError, MissingPackageError
 from hybridflow.xla.executable import Executable
 
 _DUMP = {"xla_dump_emitter_re": "llvm.*"}
@@ -49,16 +49,13 @@ def _dumped(program: Executable, stage: str, read: Any) -> str:
         try:
             program.lower().compile(compiler_options=options)
         except jax.errors.JaxRuntimeError as error:
-            raise DeviceError(
-                message(f"as_text: XLA does not write {stage} here", got=str(error).partition("\n")[0],
-                        hint="as_text('hlo') is the last text that XLA has on every device.")
-            ) from error  # fmt: skip
+            raise DeviceError(f"as_text: XLA does not write {stage} here", got=str(error).partition("\n")[0],
+                              hint="as_text('hlo') is the last text that XLA has on every device.") from error
         text = read(Path(folder))
     if not text:
-        raise DeviceError(
-            message(f"as_text: XLA made no {stage} of its own for this program: it only calls libraries or moves "
-                    f"values, or XLA has none on {jax.default_backend()}", hint="as_text('hlo') shows what it does.")
-        )  # fmt: skip
+        raise DeviceError(f"as_text: XLA made no {stage} of its own for this program: it only calls libraries or moves "
+                          f"values, or XLA has none on {jax.default_backend()}",
+                          hint="as_text('hlo') shows what it does.")
     return text
 
 
@@ -80,18 +77,16 @@ def _disassembled(folder: Path) -> str:
     tool = next(filter(None, map(shutil.which, _TOOLS)), None)
     if tool is None:
         raise MissingPackageError(
-            message("as_text: XLA writes machine code, and there is no program here that disassembles it",
-                    got=f"none of {list(_TOOLS)}",
-                    hint="Install one (Debian's packages binutils and llvm have them), or ask for as_text('llvm').")
-        )  # fmt: skip
+            "as_text: XLA writes machine code, and there is no program here that disassembles it",
+            got=f"none of {list(_TOOLS)}",
+            hint="Install one (Debian's packages binutils and llvm have them), or ask for as_text('llvm')."
+        )
     texts: list[str] = []
     for path in objects:
         run = [tool, "--disassemble", "--no-show-raw-insn", path.name]
         done = subprocess.run(run, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise DeviceError(
-                message(f"as_text: {Path(tool).name} does not read what XLA wrote", got=done.stderr.strip()[:200],
-                        hint="Ask for as_text('llvm').")
-            )  # fmt: skip
+            raise DeviceError(f"as_text: {Path(tool).name} does not read what XLA wrote", got=done.stderr.strip()[:200],
+                              hint="Ask for as_text('llvm').")
         texts.append(f"; {_kernel(path)}\n{done.stdout.strip()}\n")
     return "\n".join(texts)

@@ -37,12 +37,12 @@ _PASSES = (
 _KINDS = {
     "sdy.all_reduce": "all-reduce", "sdy.all_gather": "all-gather", "sdy.reduce_scatter": "reduce-scatter",
     "sdy.all_to_all": "all-to-all", "sdy.collective_permute": "collective-permute",
-}  # fmt: skip
+}
 """Shardy's operations that send something, as XLA names them."""
 _ALONG = {
     "all-reduce": "reduction_axes", "all-gather": "gathering_axes", "reduce-scatter": "reduce_scatter_axes",
     "all-to-all": "params", "collective-permute": "out_sharding",
-}  # fmt: skip
+}
 """The attribute with the mesh axes."""
 _AXIS = re.compile(r'"([^"]*)"(?::\(\d+\)(\d+))?')
 """A mesh axis, or a part of one with its size."""

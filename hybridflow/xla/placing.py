@@ -127,7 +127,7 @@ class MeshCall:
             else array if type(array) is np.ndarray or getattr(array, "sharding", None) == sharding
             else placed(array, sharding)
             for array, sharding, dtype in zip(arrays, self.shardings, self._dtypes, strict=True)
-        ]  # fmt: skip
+        ]
         return run_alone(self._run, there) if self._alone else self._run(*there)
 
     def _together(self, joint: Joint, arrays: Sequence[Any]) -> Any:

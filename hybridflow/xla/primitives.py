@@ -27,7 +27,7 @@ Parts = Callable[[Node, tuple[int, ...]], int]
 _CALLS = {
     "jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat": "jaxpr",
     "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
-}  # fmt: skip
+}
 """Primitives that only call a jaxpr, and the parameter that holds it."""
 _SAME = {"stop_gradient", "copy", "copy_p", "optimization_barrier", "reduce_precision"}
 _VIEWS = {"reshape", "squeeze", "expand_dims"}

@@ -131,7 +131,7 @@ def fusions(hlo: str, namer: Namer) -> dict[str, tuple[Node, ...]]:
     return {
         name: one.nodes for name, one in parsed.items()
         if one.fused and not one.serves and one.computation not in fused
-    }  # fmt: skip
+    }
 
 
 class _Line(NamedTuple):

@@ -23,7 +23,7 @@ BARS = (
     "add", "add_recorded", "chain", "mlp_eager", "block_eager", "lstm_eager", "convnet_eager", "*_1m", "first_kernel",
     "first_lowered", "call_device", "call_host", "call_variables", "mlp_compiled", "call_many_guards", "import_time",
     "memory_steps", "busy",
-)  # fmt: skip
+)
 """The rows in the table of notebooks/speed.md."""
 
 
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--thread-time", action="store_true",
         help="count the main thread's processor time, for eager rows on a busy machine; give every library one thread",
-    )  # fmt: skip
+    )
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures there as well")
     parser.add_argument("--list", action="store_true", help="list the rows and stop")
     options = parser.parse_args(arguments)

@@ -18,7 +18,7 @@ from rich.table import Table
 def run_each_alone(
     module: str, about: str | None, programs: Iterable[str], ways: Iterable[str], run: Callable[[str, str], Any],
     columns: Mapping[str, Callable[[Any], str]], arguments: list[str] | None, needs: Mapping[str, str],
-) -> int:  # fmt: skip
+) -> int:
     """Run programs in ways, and print a table of their figures; the exit status is 1 if a process failed.
 
     Args:

@@ -103,7 +103,7 @@ class Hybridflow:
             optimizer = (
                 hf.optim.AdamW(self.model, RATE, decay=0.01) if adam else
                 hf.optim.SGD(self.model, RATE, momentum=MOMENTUM)
-            )  # fmt: skip
+            )
 
             def gradients(*batch: Any) -> tuple[Any, Any]:
                 with hf.GradientTape() as tape, hf.autocast(hf.bfloat16, enabled=low):
@@ -138,7 +138,7 @@ class Hybridflow:
             return Bound(
                 lambda: step(*arrays), lambda: [one.read() for one in self.variables],
                 None if self.compiled is None else lambda: self.compiled.lower(*arrays),
-            )  # fmt: skip
+            )
 
 
 # -- torch --------------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def torch_framework(torch: Any, put: Callable[[Any], Any]) -> Any:
             self.optimizer = (
                 torch.optim.AdamW(self.parameters, RATE, weight_decay=0.01, fused=True) if adam else
                 torch.optim.SGD(self.parameters, RATE, momentum=MOMENTUM)
-            )  # fmt: skip
+            )
 
             def value(*batch: Any) -> Any:
                 with torch.autocast(device, torch.bfloat16, enabled=low):
@@ -420,7 +420,7 @@ class Jax:
         def __init__(
             self, make: Callable[[Any], Any], loss: Callable[..., Any], adam: bool, compiled: bool, low: bool = False,
             framework: Any = None,
-        ) -> None:  # fmt: skip
+        ) -> None:
             import optax
 
             assert compiled

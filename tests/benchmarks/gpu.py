@@ -197,11 +197,11 @@ def _report(one: GpuRow, case: GpuCase, result: RowResult, out: Out) -> None:
             "name": name, "seconds": timing.median, "low": timing.low, "high": timing.high, "calls": timing.calls,
             "ratio": peer and peer.ratio, "ratio_low": peer and peer.low, "ratio_high": peer and peer.high,
             "rate": one.items / timing.median if one.items else None, "first_call": case.first.get(name),
-        })  # fmt: skip
+        })
     out.write(
         "row", name=result.row.name, work=result.row.work, unit=result.row.unit, per=result.row.per, sides=sides,
         tolerance=result.row.tolerance, notes=result.notes, error=result.error, skipped=result.skipped,
-    )  # fmt: skip
+    )
     for note in result.notes:
         if " failed: " not in note:  # those are printed already
             out.say(f"  {note}")
@@ -295,7 +295,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--precision", choices=("highest", "default"), default="highest",
         help="of float32 products, in all libraries: whole, or rounded as TF32 does",
-    )  # fmt: skip
+    )
     options = parser.parse_args(arguments)
     picked = chosen([one.row for one in ROWS], options.rows)
     rows = [one for one in ROWS if one.row in picked]

@@ -152,7 +152,7 @@ def as_float(value: Any) -> float:
 def add_model(
     case: GpuCase, make: Callable[[Any], Any], loss: Callable[..., Any], batch: list[Array], *, adam: bool = True,
     low: bool = False, tolerance: float = 1e-3, peers: tuple[str, ...] = ("torch", "jax.jit"),
-) -> None:  # fmt: skip
+) -> None:
     """Add the training steps of a model, whose first losses agree within a relative tolerance."""
     if case.model is not None:
         case.model(make, loss, batch, adam=adam, low=low)
@@ -208,7 +208,7 @@ _UNCOMPARED = {"comparable": lambda result: None, "comparable_state": lambda sta
 def add_gpt(
     case: GpuCase, sizes: tuple[int, int, int, int, int, int], *, joint: bool, rate: float = 0.0,
     recomputed: bool = False, **options: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Add a GPT of ``(tokens, length, width, heads, layers, batch)``."""
     count, length, width, heads, layers, batch = case.size(sizes, (8, 4, 8, 2, 1, 2))
     if rate:
@@ -319,7 +319,7 @@ def gpu_attention(case: GpuCase) -> None:
             case.peer(
                 f"jax.nn, {implementation}", lambda: jitted(*given), lowered=lambda: jitted.lower(*given),
                 comparable=lambda result: [np.swapaxes(one, 1, 2) for one in wide(result)],
-            )  # fmt: skip
+            )
 
         case.attempt(f"jax.nn, {implementation}", theirs)
 
@@ -343,7 +343,7 @@ def gpu_adamw(case: GpuCase) -> None:
     case.ours(
         lambda: ours(gradients), state=lambda: [variable.read() for variable in variables],
         lowered=lambda: ours.lower(gradients),
-    )  # fmt: skip
+    )
     training.torch_adamws(case, values, slopes)
 
     def jaxs() -> None:
@@ -383,7 +383,7 @@ def add_resnet18(case: GpuCase, **options: Any) -> None:
     """Add a ResNet for small images."""
     widths, blocks, side, batch = case.size(((64, 128, 256, 512), 2, 32, 128), ((4, 8), 1, 8, 4))
     add_model(case, lambda f: models.resnet(f, widths, blocks), models.classify, models.images(case, batch, side),
-              adam=False, tolerance=1e-2, **options)  # fmt: skip
+              adam=False, tolerance=1e-2, **options)
 
 
 @model_row("LSTM language model, D=512 T=64 B=64, AdamW step", seconds=25, items=4096, unit="token")
@@ -409,7 +409,7 @@ def gpu_unet(case: GpuCase) -> None:
 
 
 @model_row("GPT-2 small in bfloat16, T=1024 B=8, every block checkpointed, AdamW step", seconds=60, items=8192,
-         unit="token")  # fmt: skip
+         unit="token")
 def gpu_gpt2_checkpoint(case: GpuCase) -> None:
     add_gpt(case, GPT2, joint=True, low=True, recomputed=True, tolerance=2e-2)
 
@@ -457,7 +457,7 @@ def gpu_dropout(case: GpuCase) -> None:
             return made
 
         case.peer(f"jax.jit, {kind}", call, comparable=share,
-                  lowered=lambda held=held, theirs=theirs, given=given: theirs.lower(held[0], given))  # fmt: skip
+                  lowered=lambda held=held, theirs=theirs, given=given: theirs.lower(held[0], given))
 
 
 @gpu_row("20 batches of 256 x 8192 floats from the host, a product of each", seconds=20, tolerance=1e-3)
@@ -538,13 +538,13 @@ def gpu_vae_torch_compile(case: GpuCase) -> None:
 
 
 @model_row("GPT of 4 layers, D=512 T=256 B=16, joint, AdamW step, against torch.compile", seconds=60, items=4096,
-         unit="token")  # fmt: skip
+         unit="token")
 def gpu_gpt4_torch_compile(case: GpuCase) -> None:
     add_gpt(case, GPT4, joint=True, peers=COMPILED)
 
 
 @model_row("GPT-2 small in bfloat16, T=1024 B=8, AdamW step, against torch.compile", seconds=100, items=8192,
-         unit="token")  # fmt: skip
+         unit="token")
 def gpu_gpt2_torch_compile(case: GpuCase) -> None:
     add_gpt(case, GPT2, joint=True, low=True, tolerance=2e-2, peers=COMPILED)
 

@@ -74,12 +74,12 @@ def of_jax(
     run = jax.jit(
         step, in_shardings=(there, there, there, whole, rows, rows),
         out_shardings=(there, there, there, whole, whole), donate_argnums=(0, 1, 2, 3),
-    )  # fmt: skip
+    )
     put = lambda make: {name: jax.device_put(make(one), there[name]) for name, one in named.items()}  # noqa: E731
     state = [
         put(lambda one: np.array(one.numpy())), *[put(lambda one: np.zeros(one.shape, np.float32)) for _ in range(2)],
         jax.device_put(np.float32(0), whole),
-    ]  # fmt: skip
+    ]
 
     def call() -> float:
         *state[:], loss = run(*state, x, y)

@@ -138,7 +138,7 @@ def _transformer(draw: Draw, layers: int) -> tuple[Blocks, Array]:
             "scale2": np.ones(width, np.float32), "shift2": np.zeros(width, np.float32),
             "up": draw.normal(width, 4 * width, scale=0.02), "up_bias": np.zeros(4 * width, np.float32),
             "down": draw.normal(4 * width, width, scale=0.02), "down_bias": np.zeros(width, np.float32),
-        }  # fmt: skip
+        }
 
     return [block() for _ in range(layers)], draw.normal(batch, length, width)
 
@@ -182,7 +182,7 @@ def _dense(draw: Draw, layers: int) -> tuple[Blocks, Array]:
     def block() -> Block:
         return {
             "w": draw.dense(width, width), "b": np.zeros(width, np.float32), "gate": draw.dense(width, width),
-        }  # fmt: skip
+        }
 
     return [block() for _ in range(layers)], draw.normal(draw.size(128, 4), width)
 

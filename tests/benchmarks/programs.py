@@ -17,13 +17,13 @@ PRODUCT = re.compile(rf"stablehlo\.(dot_general|convolution)\b.*: \({_OF}, {_OF}
 NAMED = (
     "fusion", "custom-call", "transpose", "convert", "copy", "copy-start", "dot", "convolution", "reduce", "while",
     "conditional", "call", "scatter", "gather", "dynamic-update-slice", "concatenate", "sort", "rng-bit-generator",
-)  # fmt: skip
+)
 """The kinds of operations that are counted by name."""
 NOTHING = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}
 """The kinds of operations that do no work of their own."""
 COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\([^\n]*)?\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 CALLED = re.compile(r"(?:to_apply|calls|body|condition|true_computation|false_computation)=%?([\w.\-]+)|"
-                    r"branch_computations=\{([^}]*)\}")  # fmt: skip
+                    r"branch_computations=\{([^}]*)\}")
 
 
 def launched(hlo: str) -> Counter[str]:
@@ -108,4 +108,4 @@ def facts(lowered: Any) -> dict[str, Any]:
         stablehlo, compiled = lowered.as_text(), lowered.compile()
     return {
         "stablehlo": stablehlo_facts(stablehlo), "hlo": hlo_facts(compiled.as_text()), "memory": memory_facts(compiled),
-    }  # fmt: skip
+    }

@@ -24,12 +24,12 @@ OURS = SimpleNamespace(
     np=hf, scan=hf.scan, grad=hf.grad, value_and_grad=hf.value_and_grad, vmap=hf.vmap, jacobian=hf.jacobian,
     hvp=lambda f, x, v: hf.hvp(f, (x,), (v,))[0], logsumexp=hf.special.logsumexp, expm=hf.linalg.expm,
     solve=hf.linalg.solve, slogdet=hf.linalg.slogdet, softplus=hf.nn.softplus,
-)  # fmt: skip
+)
 JAXS = SimpleNamespace(
     np=jnp, scan=jax.lax.scan, grad=jax.grad, value_and_grad=jax.value_and_grad, vmap=jax.vmap, jacobian=jax.jacfwd,
     hvp=lambda f, x, v: jax.jvp(jax.grad(f), (x,), (v,))[1], logsumexp=jax.scipy.special.logsumexp,
     expm=jax.scipy.linalg.expm, solve=jnp.linalg.solve, slogdet=jnp.linalg.slogdet, softplus=jax.nn.softplus,
-)  # fmt: skip
+)
 
 
 class Job(NamedTuple):
@@ -98,7 +98,7 @@ def _prey(start: Any, times: Any) -> Any:
 
 
 @job("prey and predators by 200 steps of Runge and Kutta, gradient by the start",
-     lambda rng, small: f32([10.0, 5.0], np.full(60 if small else 200, 0.02)), with_gradient(_prey))  # fmt: skip
+     lambda rng, small: f32([10.0, 5.0], np.full(60 if small else 200, 0.02)), with_gradient(_prey))
 def ode(F: Any, start: Any, times: Any) -> Any:
     def slope(y: Any) -> Any:
         return F.np.stack([y[0] * (1.1 - 0.4 * y[1]), y[1] * (0.1 * y[0] - 0.4)])
@@ -127,7 +127,7 @@ def _cole_hopf(x: Any, t: float, viscosity: float) -> Any:
 
 
 @job("Burgers' equation by Fourier transforms, 200 steps", _burgers_arrays,
-     lambda u, waves, times: _cole_hopf(np.arange(64) * 2 * np.pi / 64, float(times.sum()), 0.2))  # fmt: skip
+     lambda u, waves, times: _cole_hopf(np.arange(64) * 2 * np.pi / 64, float(times.sum()), 0.2))
 def burgers(F: Any, u: Any, waves: Any, times: Any) -> Any:
     def slope(u: Any) -> Any:
         modes = F.np.fft.rfft(u)
@@ -150,7 +150,7 @@ def _pinn_loss(weights: Any, x: Any) -> Any:
 
 @job("a network that solves an equation with second derivatives, gradient by its weights",
      lambda rng, small: f32(rng.normal(size=(3, 4 if small else 32)), np.linspace(0, 3, 8 if small else 64)),
-     with_gradient(_pinn_loss))  # fmt: skip
+     with_gradient(_pinn_loss))
 def pinn(F: Any, weights: Any, x: Any) -> Any:
     def loss(weights: Any) -> Any:
         def u(x: Any) -> Any:
@@ -181,7 +181,7 @@ def _kalman_density(logs: Any, y: Any, move: Any) -> Any:
 @job("Kalman filter of 60 measurements, likelihood and gradient by the noises",
      lambda rng, small: f32([-2.0, -1.0], np.cumsum(rng.normal(size=8 if small else 60)) * 0.3,
                             [[1.0, 0.1], [0.0, 1.0]]),
-     with_gradient(_kalman_density))  # fmt: skip
+     with_gradient(_kalman_density))
 def kalman(F: Any, logs: Any, y: Any, move: Any) -> Any:
     unit = F.np.eye(2)
 
@@ -211,7 +211,7 @@ def _forward(logits: Any, seen: Any) -> Any:
 
 @job("hidden Markov model of 1,000 observations, likelihood and gradient by the moves",
      lambda rng, small: f32(rng.normal(size=(4, 4)), rng.normal(size=(30 if small else 1000, 4))),
-     with_gradient(_forward))  # fmt: skip
+     with_gradient(_forward))
 def hmm(F: Any, logits: Any, seen: Any) -> Any:
     def likelihood(logits: Any) -> Any:
         moves = logits - F.logsumexp(logits, axis=1)[:, None]
@@ -327,7 +327,7 @@ def _tree(lengths: Any, leaves: Any) -> Any:
 @job("a phylogeny of 16 species by pruning, likelihood and gradient by the lengths of its branches",
      lambda rng, small: f32(rng.uniform(0.05, 0.5, 6 if small else 30),
                             np.eye(4)[rng.integers(0, 4, (4 if small else 16, 100))]),
-     with_gradient(_tree))  # fmt: skip
+     with_gradient(_tree))
 def phylogeny(F: Any, lengths: Any, leaves: Any) -> Any:
     count = leaves.shape[0]
 
@@ -355,7 +355,7 @@ def _registered(move: Any, image: Any, other: Any) -> Any:
 
 
 @job("registration of two images, difference and gradient by angle and shift", _images, with_gradient(_registered),
-     tolerance=3e-3)  # fmt: skip
+     tolerance=3e-3)
 def registration(F: Any, move: Any, image: Any, other: Any) -> Any:
     rows, columns = (np.mgrid[4:28, 4:28] - 15.5).astype(np.float32)
 
@@ -384,7 +384,7 @@ def _transport(move: Any, x: Any, y: Any, steps: Any) -> Any:
 
 @job("optimal transport of 50 points by 50 steps of Sinkhorn, cost and gradient by scale and shift",
      lambda rng, small: f32([1.1, 0.2], *rng.normal(size=(2, 10 if small else 50, 2)), np.zeros(50)),
-     with_gradient(_transport))  # fmt: skip
+     with_gradient(_transport))
 def sinkhorn(F: Any, move: Any, x: Any, y: Any, steps: Any) -> Any:
     def transported(move: Any) -> Any:
         cost = F.np.sum(((x * move[0] + move[1])[:, None] - y[None]) ** 2, axis=-1)
@@ -440,7 +440,7 @@ def _decay(start: Any, x: Any, y: Any) -> Any:
 
 @job("a curve of three parameters, fitted by 20 steps of Levenberg and Marquardt",
      lambda rng, small: f32([1.0, 1.0, 0.0], x := np.linspace(0, 4, 50),
-                            2.5 * np.exp(-1.3 * x) + 0.5 + 0.05 * rng.normal(size=50)), _decay)  # fmt: skip
+                            2.5 * np.exp(-1.3 * x) + 0.5 + 0.05 * rng.normal(size=50)), _decay)
 def curve_fit(F: Any, start: Any, x: Any, y: Any) -> Any:
     def misses(p: Any) -> Any:
         return p[0] * F.np.exp(-p[1] * x) + p[2] - y

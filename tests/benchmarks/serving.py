@@ -98,7 +98,7 @@ def commands(folder: Path, names: list[str], body: bytes) -> dict[str, tuple[lis
                    "--max-delay", MAX_DELAY, "--quiet"],
             PEER: ["-m", "tests.benchmarks.serving_peer", folder / "weights.npz", port, MAX_BATCH, MAX_DELAY],
             INSTANTLY: ["-c", _INSTANTLY, port, len(one.data)],
-        }  # fmt: skip
+        }
         made[name] = [sys.executable, *map(str, arguments[name])], one
     return made
 

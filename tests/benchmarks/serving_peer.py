@@ -45,4 +45,4 @@ if __name__ == "__main__":
     api.weights = sys.argv[1]
     server = litserve.LitServer(api, accelerator="cpu", workers_per_device=1, fast_queue=True)
     server.run(host="127.0.0.1", port=int(sys.argv[2]), num_api_servers=1, generate_client_file=False,
-               log_level="warning")  # fmt: skip
+               log_level="warning")

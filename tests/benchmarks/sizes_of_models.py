@@ -62,7 +62,7 @@ MODELS = {
     ),
     "GPT-2 medium, one sequence of 128": _gpt2(1024, 16, 24),
     "tiny": Model(lambda f: models.gpt(f, 8, 4, 8, 2, 1, 0.0, tied=True), lambda case: models.ids(case, 8, 1, 4)),
-}  # fmt: skip
+}
 """The models by name; the last one shows that all ways work."""
 
 
@@ -111,7 +111,7 @@ def run(name: str, way: str) -> dict[str, Any]:
     return {
         "first": seconds[0], "step": float(np.median(seconds[2:])), "base": base, "steady": steady,
         "peak": 0 if most is None else most.peak, "predicted": predicted,
-    }  # fmt: skip
+    }
 
 
 def _megabytes(what: str, figures: dict[str, Any]) -> str:

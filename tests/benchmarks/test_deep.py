@@ -101,7 +101,7 @@ def test_no_value_that_several_read_ends_a_longer_chain(name: str):
     _, graph = step(name, 12)
     assert breaks(graph)
     readers = {node: {n for n in graph.nodes if any(e is not None and e[0] is node for e in n.inputs)}
-               for node in graph.nodes}  # fmt: skip
+               for node in graph.nodes}
     for node, length in chain_to_the_last_kept(graph, readers).items():
         goes_on = any(not is_kept(one, graph, len(readers[one])) for one in readers[node])
         assert length < LIMITS.chain or len(readers[node]) < 2 or not goes_on or len(node.outputs) > 1

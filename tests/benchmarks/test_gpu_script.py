@@ -143,7 +143,7 @@ def test_what_is_counted_in_optimised_hlo():
         "operations": 13, "kernels": 4, "donated": 2, "custom_calls": {"__cublas$gemm": 1},
         "by_kind": {"fusion": 2, "custom-call": 1, "copy": 1, "call": 1},
         "launched": {"fusion": 2, "custom-call": 1, "copy": 1},
-    }  # fmt: skip
+    }
     several = hlo_facts(f"one: runs 2 times\n{HLO}\nanother\n{HLO}")
     assert (several["kernels"], several["donated"]) == (8, 4)
 
@@ -163,7 +163,7 @@ def test_what_is_counted_in_stablehlo():
 """
     assert stablehlo_facts(text) == {
         "optimization_barrier": 1, "custom_call Sharding": 1, "while": 1, "call": 1, "donated": 1, "functions": 1,
-    }  # fmt: skip
+    }
 
 
 def test_a_row_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -19,7 +19,7 @@ for schedule in ("gpipe", "1f1b"):
             loss = hf.distribute.pipeline(
                 stages, x, target, loss=lambda y, t: hf.mean((y - t) ** 2), microbatches=8,
                 schedule=schedule,  # noqa: B023 (it is called in this turn only)
-            )  # fmt: skip
+            )
         return [loss, *tape.gradient(loss, [stage[0].weight for stage in stages])]
 
     alone, together = step(x, target), hf.compile(step, mesh=mesh)(x, target)

@@ -61,7 +61,7 @@ y = np.arange(9) % 2
 history = hf.train.fit(
     model, np.ones((9, 4), np.float32) * y[:, None], y, loss=nn.softmax_cross_entropy, batch_size=4, epochs=2,
     mesh=mesh, optimizer=hf.optim.Adam(model, rate=0.01), directory=directory / "run", metrics=hf.metrics.Accuracy(),
-)  # fmt: skip
+)
 losses = hf.distribute.broadcast(np.array(history["loss"])).tolist()
 assert losses == history["loss"], (losses, history)
 hf.distribute.barrier("written")

@@ -38,7 +38,7 @@ def test_a_plan_for_devices_fits_and_does_what_the_step_does():
     assert 0.8 < best.predicted / best.peak < 1.5
     assert all(one is other for one, other in zip(
         values, [one._value for one in (*model.parameters(), *optimizer.variables())], strict=True
-    ))  # fmt: skip
+    ))
     assert model[0].weight.layout is None
     names = {"hf": hf, "step": step, "model": model}
     exec(best.code, names)

@@ -61,7 +61,7 @@ def test_a_python_number_may_change_from_call_to_call():
     for devices in (1, 8):
         scaled = hf.compile(
             lambda x, by: x * by * factors[0], mesh=hf.Mesh({"data": devices}), in_layouts={"x": ("data", None)}
-        )  # fmt: skip
+        )
         for factor, by in ((2.0, 1.0), (3.0, 1.0), (3.0, 0.5)):
             factors[0] = factor
             np.testing.assert_allclose(scaled(X, by), X * (by * factor), rtol=1e-6)
@@ -110,7 +110,7 @@ def parts(tensor):
 
 def test_layouts_of_arguments_and_results(mesh):
     f = hf.compile(lambda x, y: (x @ y, y + 1.0), mesh=mesh, in_layouts={"x": (None, "data"), "y": ("data", None)},
-                   out_layouts=(("data", None), (None, None)))  # fmt: skip
+                   out_layouts=(("data", None), (None, None)))
     x, y = RNG.normal(size=(16, 8)).astype("f"), RNG.normal(size=(8, 3)).astype("f")
     product, more = f(x, y)
     np.testing.assert_allclose(product.numpy(), x @ y, atol=1e-5)

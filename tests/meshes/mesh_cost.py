@@ -67,7 +67,7 @@ def checked(step, memory=0.6):
 )
 def test_bytes_are_those_of_xla(way, kind, devices):
     sizes = {"data": {"data": devices}, "fsdp": {"data": devices}, "tensor": {"model": min(devices, 4)},
-             "both": {"data": devices // 2, "model": 2}}[way]  # fmt: skip
+             "both": {"data": devices // 2, "model": 2}}[way]
     mesh = hf.Mesh(sizes)
     net = model_of(kind, way in ("tensor", "both"))
     if way != "data":
@@ -110,7 +110,7 @@ def test_a_row_says_what_is_sent_along_which_axis_and_for_which_line(mesh):
         return hf.sum(x @ w, axis=0)
 
     report = hf.cost(hf.compile(f, mesh=mesh, batch="data", in_layouts={"w": (None, None)}),
-                     hf.TensorSpec([16, 4]), hf.TensorSpec([4, 6]))  # fmt: skip
+                     hf.TensorSpec([16, 4]), hf.TensorSpec([4, 6]))
     (row,) = report.communication.rows
     assert (row.kind, row.axes, row.devices, row.bytes, row.shape, row.runs, row.operation) == (
         "all-reduce", ("data",), 8, 24, (6,), 1, "sum"

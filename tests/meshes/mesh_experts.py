@@ -88,7 +88,7 @@ def require_close(one, other):
         {"capacity_factor": 0.5, "groups": 2},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_one_device_equals_dense(options):
     moe = layer(**options)
     x = hf.asarray(X)

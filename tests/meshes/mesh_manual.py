@@ -67,7 +67,7 @@ CASES = {
     "both axes": (lambda x: d.psum(d.psum(hf.sum(x), "data"), "model"), [("data", "model")], (), lambda x: x.sum()),
     "one axis of two": (lambda x: x * 3.0, [(BOTH, None)], (BOTH, None), lambda x: 3 * x),
     "stopped": (lambda x: x * hf.stop_gradient(d.psum(hf.sum(x), "data")), [("data", None)], ("data", None), None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -130,7 +130,7 @@ def test_variables_captures_structures_and_checks():
         (lambda: hf.shard_map(lambda x: d.psum_scatter(x, "data"), MESH, [(None,)], ("data",))(X[:6, 0]),
          "size 6 cannot"),
     ],
-)  # fmt: skip
+)
 def test_bad_calls(call, text):
     with pytest.raises(hf.LayoutError, match=text):
         call()

@@ -47,7 +47,7 @@ def eligible() -> list[tuple[str, Op]]:
     found = [
         (name, op) for name, op in sorted(REGISTRY.items())
         if op.public is not None and SKIPPED.isdisjoint(op.traits) and samples_of(op, 0)
-    ]  # fmt: skip
+    ]
     return found if WHOLE else found[::4]
 
 

@@ -38,7 +38,7 @@ def test_what_a_pipeline_sends_is_predicted(data):
     step = hf.compile(
         lambda x: hf.distribute.pipeline(stages, x, loss=lambda y: hf.mean(y**2), microbatches=4), mesh=mesh,
         batch="data",
-    )  # fmt: skip
+    )
     rows = [row for row in hf.cost(step, X).communication.rows if row.kind == "collective-permute"]
     assert [(row.bytes, row.runs, row.axes) for row in rows] == [(4 * 8 * 4 // data, 5, ("stage",))]
     step(X)

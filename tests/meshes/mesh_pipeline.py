@@ -98,7 +98,7 @@ MORE = [
 @pytest.mark.parametrize(
     ("sizes", "count", "microbatches", "schedule"), [*CASES, *(MORE if os.environ.get("HYBRIDFLOW_PIPELINES") else [])],
     ids=lambda value: str(value).replace(" ", ""),
-)  # fmt: skip
+)
 def test_schedules_and_other_axes(sizes, count, microbatches, schedule):
     mesh = hf.Mesh(sizes)
     stages = blocks(count, "model" if "model" in sizes else None)
@@ -109,7 +109,7 @@ def test_schedules_and_other_axes(sizes, count, microbatches, schedule):
     one, other, _ = both(
         stages, mesh, normal(microbatches * 4, 5, WIDTH), normal(microbatches * 4, 5, WIDTH), batch=batch,
         microbatches=microbatches, schedule=schedule, wrt_x=True,
-    )  # fmt: skip
+    )
     require_same(one, other)
 
 
@@ -177,7 +177,7 @@ def test_stages_of_different_shapes_share_a_variable(schedule):
             value = hf.distribute.pipeline(
                 stages, {"tokens": tokens, "mask": mask}, labels, microbatches=3, schedule=schedule,
                 loss=lambda y, labels: hf.mean(nn.softmax_cross_entropy(y, labels)),
-            )  # fmt: skip
+            )
         return value, tape.gradient(value, variables)
 
     one = step(hf.asarray(given["tokens"]), hf.asarray(given["mask"]), hf.asarray(labels))
@@ -269,7 +269,7 @@ def test_each_device_keeps_a_part_of_the_weights_and_slots():
     for split in (None, "stage"):
         nn.init.seed(0)
         model = nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, 256), hf.tanh, nn.Linear(256, WIDTH))
-                                for _ in range(count)])  # fmt: skip
+                                for _ in range(count)])
         if split:
             hf.distribute.shard(model, mesh, fsdp=split)
         optimizer = hf.optim.AdamW(model, rate=0.01)
@@ -353,7 +353,7 @@ def test_checks_of_stages_hold_for_every_microbatch():
 @pytest.mark.parametrize(
     ("sizes", "count", "schedule"), [({"stage": 2}, 2, "gpipe"), ({"data": 2, "stage": 2}, 4, "interleaved")],
     ids=lambda value: str(value).replace(" ", ""),
-)  # fmt: skip
+)
 def test_draws_and_statistics_are_those_of_the_loop(sizes, count, schedule):
     """Dropout, batch normalisation and a draw in the loss: bits of draws, statistics and the generator's last state."""
     x, found, mesh = normal(128, WIDTH), [], hf.Mesh(sizes)
@@ -367,7 +367,7 @@ def test_draws_and_statistics_are_those_of_the_loop(sizes, count, schedule):
                 value = hf.distribute.pipeline(
                     run_as, x, x, loss=lambda y, t: squares(y, t) + hf.random.normal(()), microbatches=4,
                     schedule=schedule,
-                )  # fmt: skip
+                )
             return value, tape.gradient(value, variables)
 
         hf.random.seed(3)
@@ -450,7 +450,7 @@ def test_1f1b_needs_at_most_seven_tenths_of_the_temporaries_of_gpipe(monkeypatch
         ({"targets": [normal(4, WIDTH)]}, ShapeError, "leading sizes differ in the batch"),
         ({"targets": [np.float32(1.0)]}, ShapeError, "leading sizes differ in the batch"),
     ],
-)  # fmt: skip
+)
 def test_bad_calls(options, error, text):
     options = {"microbatches": 4, "loss": squares, **options}
     stages, targets = blocks(options.pop("stages", 2)), options.pop("targets", [normal(8, WIDTH)])

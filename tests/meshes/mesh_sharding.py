@@ -232,7 +232,7 @@ def test_bad_patterns_change_nothing(mesh, layouts, options, text):
 def test_none_leaves_the_rest_whole_whatever_its_dimensions(mesh, options):
     net = {"a": hf.Variable(np.zeros((8, 64))), **{
         f"rank {rank}": hf.Variable(np.zeros((64, 64, 8, 2)[:rank])) for rank in range(5)
-    }}  # fmt: skip
+    }}
     hf.distribute.shard(net, mesh, {"a": (None, "data"), "*": None}, **options)
     assert net["a"].layout == (None, "data")
     split = ("data",) if options else (None,)
@@ -335,7 +335,7 @@ def test_fit_evaluate_and_predict(mesh):
         history = hf.train.fit(
             net, x, y, loss=nn.softmax_cross_entropy, optimizer=hf.optim.Adam(net, rate=0.01), epochs=2, batch_size=16,
             metrics=hf.metrics.Accuracy(), validation=(x, y), progress=False, **options,
-        )  # fmt: skip
+        )
         given = {} if mesh is None else {"mesh": mesh}
         found = hf.train.evaluate(net, x, y, metrics=hf.metrics.Accuracy(), batch_size=20, **given)
         return history, found, hf.train.predict(net, x, batch_size=20, **given).numpy()

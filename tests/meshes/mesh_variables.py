@@ -71,7 +71,7 @@ def test_bad_layouts(shape, layout, text):
         (("data", None), (2, 6)), ((None, "model"), (8, 3)), (("data", "model"), (2, 3)), (None, (8, 6)),
         ((("data", "model"), None), (1, 6)), ((None, None), (8, 6)),
     ],
-)  # fmt: skip
+)
 def test_eager_code_sees_the_values_of_one_device(layout, part):
     value = np.arange(48.0, dtype=np.float32).reshape(8, 6)
     mesh = hf.Mesh({"data": 4, "model": 2})

@@ -26,6 +26,6 @@ autoencoder = Autoencoder(16)
 history = keras.train.fit(
     autoencoder, x_train, x_train, loss=layers.mse, optimizer=keras.optim.Adam(autoencoder, learning_rate=0.01),
     epochs=6, shuffle=True, progress=False,
-)  # fmt: skip
+)
 encoded_imgs = np.asarray(keras.train.predict(autoencoder.encoder, x_train[:10]))
 decoded_imgs = np.asarray(keras.train.predict(autoencoder.decoder, encoded_imgs))

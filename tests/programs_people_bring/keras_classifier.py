@@ -21,7 +21,7 @@ model = layers.Sequential(
 history = keras.train.fit(
     model, x_train, y_train, loss=layers.softmax_cross_entropy, optimizer=keras.optim.Adam(model, learning_rate=0.005),
     metrics=keras.metrics.Accuracy(), epochs=5, batch_size=32, validation=(x_test, y_test), progress=False,
-)  # fmt: skip
+)
 found = keras.train.evaluate(model, x_test, y_test, metrics=keras.metrics.Accuracy())
 predictions = np.argmax(keras.train.predict(model, x_test[:5]), axis=1)
 print(found, predictions)

@@ -26,7 +26,7 @@ def early_stopping(run):
 history = keras.train.fit(
     model, features[:160], labels[:160], loss=layers.mse, optimizer=keras.optim.SGD(model, learning_rate=0.05),
     epochs=60, batch_size=32, validation=(features[160:], labels[160:]), callbacks=[early_stopping], progress=False,
-)  # fmt: skip
+)
 path = os.path.join(tempfile.mkdtemp(), "weights.safetensors")
 keras.save(path, model)
 restored = layers.Sequential(layers.Linear(3, 1))

@@ -170,7 +170,7 @@ class Comparison(Shown):
             ("break-even", "", even_text(self), *more),
             ("operations / kernels launched", f"{self.operations:,}", self._kernels_text(), *more),
             ("memory of one call", _bytes(self.eager_bytes), _bytes(self.compiled_bytes), *more),
-        ]  # fmt: skip
+        ]
         if self.flops:
             rates = [_rate(self.flops, one.median) for one in (self.eager, self.compiled, *[p.timing for p in peers])]
             rows.append(("FLOPs", *rates))
@@ -284,7 +284,7 @@ def kernel_grids(comparison: Comparison, title: str = "Kernels of a compiled cal
             "not seen" if run.seconds is None else format_seconds(run.seconds), ", ".join(run.lines), run.name,
         )
         for run in comparison.kernel_runs
-    ]  # fmt: skip
+    ]
     head = ("operations", "fused", "runs", "time", "lines", "kernel")
     return [Grid(title, head, rows, long=True)] if rows else []
 
@@ -341,7 +341,7 @@ def caution_of(timings: dict[str, Timing]) -> str:
     cut = next((one for one in timings.values() if len(one.turns) < one.planned), None)
     short = "" if cut is None else (
         f"The time was over after {len(cut.turns)} of {cut.planned} turns: give more seconds= to tell more."
-    )  # fmt: skip
+    )
     if not reasons:
         return short
     noisy = f"Noisy: {', and '.join(reasons)}. Measure again when nothing else runs, or with more repeats."

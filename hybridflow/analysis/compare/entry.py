@@ -19,7 +19,7 @@ from hybridflow.analysis.compare.sizes import calls_of_sizes
 from hybridflow.analysis.compare.sweep import Sweep
 from hybridflow.analysis.compare.within_bounds import judge_within_bounds
 from hybridflow.analysis.parity import Call
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 from hybridflow.core.keywords import require_taken
 from hybridflow.core.mesh import Axis, Mesh
 
@@ -155,18 +155,18 @@ def compare(
         (True, 'tanh')
     """
     if repeats is not None and repeats < 1:
-        raise ArgumentError(message(f"compare: repeats={repeats}, which is less than 1"))
+        raise ArgumentError(f"compare: repeats={repeats}, which is less than 1")
     if not seconds > 0:
-        raise ArgumentError(message(f"compare: seconds={seconds}, which is not above 0"))
+        raise ArgumentError(f"compare: seconds={seconds}, which is not above 0")
     tolerance = None if rtol is None and atol is None else (rtol or 0.0, atol or 0.0)
     if tolerance is not None and min(tolerance) < 0:
-        raise ArgumentError(message(f"compare: a negative tolerance: rtol={rtol}, atol={atol}"))
+        raise ArgumentError(f"compare: a negative tolerance: rtol={rtol}, atol={atol}")
     functions = _functions(fn)
     given = {
         "repeats": repeats, "seconds": None if seconds == SECONDS else seconds, "rtol": rtol, "atol": atol,
         "gradients": gradients or None, "peers": peers,
         "agree": agree or None, "mesh": mesh, "batch": batch, "sizes": sizes, "inputs": inputs, "progress": progress,
-    }  # fmt: skip
+    }
     _refuse_theirs(functions, [name for name, value in given.items() if value is not None])
     for one in functions:
         require_taken("compare", given, kwargs, one)
@@ -179,16 +179,12 @@ def compare(
 def _compared(
     fn: Any, functions: Functions, given: Call, peers: Peers, effort: Effort, told: Progress,
     sizes: Sequence[int] | None, inputs: Callable[[int], Any] | None,
-) -> Comparison | Comparisons | Sweep:  # fmt: skip
+) -> Comparison | Comparisons | Sweep:
     """Return the result for the arguments as they are, or for sizes."""
     if sizes is None:
         if inputs is not None:
-            raise ArgumentError(
-                message(
-                    "compare: inputs= makes the arguments of each of sizes=, which is not given",
-                    hint="hf.compare(f, sizes=[100, 10_000], inputs=lambda size: (hf.ones((size,)),))",
-                )
-            )
+            raise ArgumentError("compare: inputs= makes the arguments of each of sizes=, which is not given",
+                                hint="hf.compare(f, sizes=[100, 10_000], inputs=lambda size: (hf.ones((size,)),))")
         measured = measure(functions, given, peers, effort, told)
         told("done", 1.0)
         return measured[0] if callable(fn) else measured
@@ -247,13 +243,10 @@ def _functions(fn: Callable[..., Any] | Functions) -> Functions:
     """Return the functions to compare."""
     functions = [fn] if callable(fn) else list(fn) if isinstance(cast(Any, fn), list | tuple) else None
     if functions is None or not all(callable(cast(Any, one)) for one in functions):
-        raise ArgumentTypeError(
-            message("compare: takes a function, or a list of functions", got=repr(fn), hint="hf.compare([f, g], x)")
-        )
+        raise ArgumentTypeError("compare: takes a function, or a list of functions", got=repr(fn),
+                                hint="hf.compare([f, g], x)")
     if not functions:
-        raise ArgumentError(
-            message("compare: the list of functions is empty", got=repr(fn), hint="hf.compare([f, g], x)")
-        )
+        raise ArgumentError("compare: the list of functions is empty", got=repr(fn), hint="hf.compare([f, g], x)")
     return functions
 
 
@@ -268,9 +261,7 @@ def _refuse_theirs(functions: Functions, given: Sequence[str]) -> None:
         for name in given:
             if name in parameters and name not in settled:
                 raise ArgumentError(
-                    message(
-                        f"compare: {name}= is an option of hf.compare, and a parameter of the function too",
-                        got=f"{getattr(function, '__name__', 'function')}{inspect.signature(function)}",
-                        hint=f"Compare functools.partial(function, {name}=...), which settles the function's own.",
-                    )
+                    f"compare: {name}= is an option of hf.compare, and a parameter of the function too",
+                    got=f"{getattr(function, '__name__', 'function')}{inspect.signature(function)}",
+                    hint=f"Compare functools.partial(function, {name}=...), which settles the function's own."
                 )

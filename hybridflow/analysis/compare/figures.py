@@ -118,11 +118,11 @@ def sizes_figure(
     for curve in curves:
         style = "--" if curve.dashed else "-"
         calls.plot(sizes, [t.median for t in curve.timings], style, color=curve.color, marker="o", markersize=4,
-                   label=curve.label)  # fmt: skip
+                   label=curve.label)
         ends = [timing.interval for timing in curve.timings]
         if all(high != inf for _, high in ends):
             calls.fill_between(sizes, [low for low, _ in ends], [high for _, high in ends], color=curve.color,
-                               alpha=0.2, linewidth=0)  # fmt: skip
+                               alpha=0.2, linewidth=0)
     calls.set_yscale("log")
     _label(calls, format_seconds)
     for name, crossing in crossings.items():
@@ -130,7 +130,7 @@ def sizes_figure(
             calls.axvline(crossing, color=MARK, linestyle=":", linewidth=1)
             several = f"{name}: " if len(crossings) > 1 else ""
             calls.annotate(f" {several}pays from {crossing:,.0f}", (crossing, 0.03),
-                           xycoords=("data", "axes fraction"), color=MARK, fontsize="small")  # fmt: skip
+                           xycoords=("data", "axes fraction"), color=MARK, fontsize="small")
     calls.legend(loc="best", fontsize="small")
     _draw_evens(even, sizes, evens)
     return figure
@@ -149,11 +149,11 @@ def _draw_evens(axes: Any, sizes: Sequence[int], evens: Mapping[str, Sequence[in
         never = [size for size, count in zip(sizes, counts, strict=True) if count is None]
         if known:
             axes.plot([size for size, _ in known], [count for _, count in known], color=color, marker="o",
-                      markersize=4, label=name)  # fmt: skip
+                      markersize=4, label=name)
         for size in never:
             axes.axvspan(size / 1.12, size * 1.12, color="#ddd", alpha=0.6, linewidth=0)
             axes.annotate("never", (size, 0.5), xycoords=("data", "axes fraction"), rotation=90, ha="center",
-                          va="center", color=MARK, fontsize="small")  # fmt: skip
+                          va="center", color=MARK, fontsize="small")
     if any(count is not None for counts in evens.values() for count in counts):
         axes.set_yscale("log")
         _label(axes, lambda value: f"{value:,.0f}")

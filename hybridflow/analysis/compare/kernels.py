@@ -234,7 +234,7 @@ def _timed(kernels: Sequence[KernelRun], events: Sequence[Kernel], scale: float)
         replace(one, seconds=median(own[name].values()) * scale, runs=round(median(runs[name].values())))
         if name in own else one
         for name, one in known.items()
-    ]  # fmt: skip
+    ]
     return tuple(sorted(timed, key=lambda one: -(one.seconds or 0.0)))
 
 

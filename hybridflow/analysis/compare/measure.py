@@ -175,7 +175,7 @@ def measure(
     of_peers = tuple([
         Peer(runner.name, timing, first, parities[runner.name])
         for runner, timing, first in zip(beside, timings[2 * len(subjects) :], firsts, strict=True)
-    ])  # fmt: skip
+    ])
     if len(judged) == 1:
         judged, of_peers = [replace(judged[0], peers=of_peers)], ()
     return Comparisons(tuple(judged), agreements, of_peers)
@@ -238,7 +238,7 @@ def silenced() -> Generator[None]:
     with (
         open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere),
         ExitStack() as stack,
-    ):  # fmt: skip
+    ):
         for handler in shown:
             stack.callback(handler.setStream, handler.stream)
             handler.setStream(nowhere)

@@ -12,7 +12,7 @@ from hybridflow.analysis.compare.peers import Runner
 from hybridflow.analysis.parity import Call, fresh_copy
 from hybridflow.analysis.rehearsal import rehearsed
 from hybridflow.analysis.timing import wait_for
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError
 from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.core.tensor import as_tensor, host_array
 from hybridflow.tracing.function import CompiledFunction
@@ -35,19 +35,15 @@ class OnMesh(NamedTuple):
         """
         if mesh is None:
             if batch is not None:
-                raise LayoutError(
-                    message(f"compare: batch={batch!r} is a mesh's axis, and there is no mesh", hint="Pass mesh= too.")
-                )
+                raise LayoutError(f"compare: batch={batch!r} is a mesh's axis, and there is no mesh",
+                                  hint="Pass mesh= too.")
             return None
         if not isinstance(mesh, Mesh):
-            raise ArgumentTypeError(
-                message("compare: mesh is no hf.Mesh", got=repr(mesh)[:80], hint='Write hf.Mesh({"data": 8}).')
-            )
+            raise ArgumentTypeError("compare: mesh is no hf.Mesh", got=repr(mesh)[:80],
+                                    hint='Write hf.Mesh({"data": 8}).')
         if functions > 1:
-            raise ArgumentError(
-                message(f"compare: {functions} functions and a mesh", got=str(mesh),
-                        hint="Compare one function on a mesh at a time.")
-            )  # fmt: skip
+            raise ArgumentError(f"compare: {functions} functions and a mesh", got=str(mesh),
+                                hint="Compare one function on a mesh at a time.")
         return cls(mesh, batch)
 
 
@@ -64,10 +60,8 @@ class MeshRunner(Runner):
         made = fresh_copy(function)
         own = made._options["mesh"]
         if own is not None and own != choice.mesh:
-            raise LayoutError(
-                message(f"compare: the function is compiled for {own}", got=f"mesh={choice.mesh}",
-                        hint="Pass its own mesh, or a function that is not compiled.")
-            )  # fmt: skip
+            raise LayoutError(f"compare: the function is compiled for {own}", got=f"mesh={choice.mesh}",
+                              hint="Pass its own mesh, or a function that is not compiled.")
         batch = made._options["batch"] if choice.batch is None else choice.batch
         self.name = "mesh " + " ".join([f"{name}={size}" for name, size in choice.mesh.shape.items()])
         self._compiled = made._like(made.python_function, mesh=choice.mesh, batch=batch)

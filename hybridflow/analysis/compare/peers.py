@@ -15,7 +15,7 @@ import numpy as np
 from hybridflow.analysis.parity import Call, Parity
 from hybridflow.analysis.timing import Timing
 from hybridflow.core.dtypes import WIDE
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, MissingPackageError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, MissingPackageError
 from hybridflow.core.tensor import Tensor, as_tensor, host_array
 from hybridflow.core.variable import Variable
 
@@ -62,7 +62,7 @@ class Runner:
         self._args, self._kwargs = jax.tree_util.tree_map(
             lambda leaf: give(self._package, name, leaf) if isinstance(leaf, _ARRAYS) else leaf,
             call, is_leaf=lambda leaf: isinstance(leaf, _ARRAYS),
-        )  # fmt: skip
+        )
 
     def __call__(self) -> Any:
         """Make one call and wait for its results."""
@@ -97,16 +97,11 @@ def runners(peers: Mapping[str, Callable[..., Any]], call: Call) -> list[Runner]
         MissingPackageError: a package that is not installed.
     """
     if not isinstance(cast(Any, peers), Mapping):
-        raise ArgumentTypeError(
-            message(
-                "compare: peers= takes functions by name",
-                got=repr(peers),
-                hint='Pass what each of them runs: peers={"torch": f, "jax": jax.jit(g)}.',
-            )
-        )
+        raise ArgumentTypeError("compare: peers= takes functions by name", got=repr(peers),
+                                hint='Pass what each of them runs: peers={"torch": f, "jax": jax.jit(g)}.')
     for name, function in peers.items():
         if not callable(function):
-            raise ArgumentTypeError(message(f"compare: the peer {name!r} is {function!r}, which cannot be called"))
+            raise ArgumentTypeError(f"compare: the peer {name!r} is {function!r}, which cannot be called")
     return [Runner(name, function, call) for name, function in peers.items()]
 
 
@@ -115,20 +110,15 @@ def _package(name: str) -> ModuleType:
     word = re.match(r"\w+", name)
     package = word[0] if word else ""
     if package not in _GIVE:
-        raise ArgumentError(
-            message(
-                f"compare: the peer {name!r} names no package that arguments can be converted for",
-                hint=f"Begin its name with one of {', '.join(_GIVE)}, as in 'torch' or 'torch.compile'.",
-            )
-        )
+        raise ArgumentError(f"compare: the peer {name!r} names no package that arguments can be converted for",
+                            hint=f"Begin its name with one of {', '.join(_GIVE)}, as in 'torch' or 'torch.compile'.")
     try:
         return import_module(package)
     except ImportError:
         extra = EXTRAS.get(package)
         hint = f"Run pip install 'hybridflow[{extra}]'." if extra else f"Run pip install {package}."
-        raise MissingPackageError(
-            message(f"compare: the peer {name!r} needs {package}, which is not installed", hint=hint)
-        ) from None
+        raise MissingPackageError(f"compare: the peer {name!r} needs {package}, which is not installed",
+                                  hint=hint) from None
 
 
 def _give_numpy(package: ModuleType, name: str, leaf: Any) -> Any:
@@ -139,12 +129,8 @@ def _give_numpy(package: ModuleType, name: str, leaf: Any) -> Any:
 def _give_jax(package: ModuleType, name: str, leaf: Any) -> Any:
     array = _give_numpy(package, name, leaf)
     if array.dtype.num in WIDE and not cast(Any, jax.config).jax_enable_x64:
-        raise ArgumentError(
-            message(
-                f"compare: the peer {name!r} would get {array.dtype} cut to 32 bits",
-                hint='Run jax.config.update("jax_enable_x64", True) first, or pass 32-bit arguments.',
-            )
-        )
+        raise ArgumentError(f"compare: the peer {name!r} would get {array.dtype} cut to 32 bits",
+                            hint='Run jax.config.update("jax_enable_x64", True) first, or pass 32-bit arguments.')
     return package.numpy.asarray(array)
 
 
@@ -154,7 +140,7 @@ def _give_torch(package: ModuleType, name: str, leaf: Any) -> Any:
 
 _GIVE: dict[str, Callable[[ModuleType, str, Any], Any]] = {
     "numpy": _give_numpy, "torch": _give_torch, "jax": _give_jax,
-}  # fmt: skip
+}
 """How an array is handed to each package: always as a copy."""
 
 

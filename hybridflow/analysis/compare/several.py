@@ -22,7 +22,7 @@ from hybridflow.analysis.compare.outputs import Grid, Shown
 from hybridflow.analysis.compare.peers import Peer
 from hybridflow.analysis.parity import Parity
 from hybridflow.analysis.timing import Timing, format_seconds
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.units import format_bytes
 
 
@@ -53,7 +53,7 @@ class Comparisons(Shown):
         for one in self.comparisons:
             if one.name == which:
                 return one
-        raise ArgumentError(message(f"compare: there is no function {which!r}", hint=f"There is {self.names}."))
+        raise ArgumentError(f"compare: there is no function {which!r}", hint=f"There is {self.names}.")
 
     def __len__(self) -> int:
         return len(self.comparisons)
@@ -82,7 +82,7 @@ class Comparisons(Shown):
             (peer.name, str(peer.timing), ratio_text(first.eager.over(peer.timing)), format_seconds(peer.first), "", "",
              "", same_text([peer.parity]))
             for peer in self.peers
-        ]  # fmt: skip
+        ]
         alarming = frozenset(number for number, row in enumerate(rows) if "DIFFERENT" in row[-1])
         against = f"speed-up over {first.name} eager"
         head = ("", "one call (95 %)", against, "first call", "break-even", "in kernels", "memory", "results")
@@ -102,7 +102,7 @@ class Comparisons(Shown):
              format_seconds(one.first_call.total), even_text(one).partition(":")[0],
              part_text(one.compiled_kernels, one.compiled),
              "not known" if known is None else format_bytes(known), same_text(one.parities)),
-        ]  # fmt: skip
+        ]
 
     def timings(self) -> dict[str, Timing]:
         """Return what was timed, by name."""

@@ -14,7 +14,7 @@ import numpy as np
 from hybridflow.analysis.parity import Call
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import DType, is_integer
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 from hybridflow.core.spec import TensorSpec, format_spec
 from hybridflow.core.tensor import Tensor, asarray
 from hybridflow.core.units import format_bytes
@@ -34,11 +34,8 @@ def random_tensor(shape: Sequence[int], dtype: DType, rng: np.random.Generator) 
     needed, there = math.prod(shape) * dtype.itemsize, _memory()
     if needed > there:
         raise ArgumentError(
-            message(
-                f"a random {format_spec(tuple(shape), dtype)} takes {format_bytes(needed)}, and this machine has "
-                f"{format_bytes(there)} of memory",
-                hint="Take smaller sizes.",
-            )
+            f"a random {format_spec(tuple(shape), dtype)} takes {format_bytes(needed)}, and this machine has "
+            f"{format_bytes(there)} of memory", hint="Take smaller sizes."
         )
     if dtype == np.bool_:
         return asarray(rng.integers(0, 2, shape).astype(bool))
@@ -62,13 +59,8 @@ def checked(sizes: Sequence[int]) -> list[int]:
     ascending = [size for size in cast("Sequence[Any]", sizes)]
     wrong = [size for size in ascending if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1]
     if wrong or not ascending or len(set(ascending)) < len(ascending):
-        raise ArgumentError(
-            message(
-                "compare: sizes= takes different whole numbers from 1 on",
-                got=repr(sizes),
-                hint="For example sizes=[16, 64, 256, 1024].",
-            )
-        )
+        raise ArgumentError("compare: sizes= takes different whole numbers from 1 on", got=repr(sizes),
+                            hint="For example sizes=[16, 64, 256, 1024].")
     return sorted(map(int, ascending))
 
 
@@ -90,13 +82,9 @@ def calls_of_sizes(
     if inputs is None:
         return {size: _filled(size, args, kwargs) for size in checked(sizes)}
     if not callable(inputs):
-        raise ArgumentTypeError(
-            message("compare: inputs= is a function of the size", got=repr(inputs), hint=_HINT)
-        )
+        raise ArgumentTypeError("compare: inputs= is a function of the size", got=repr(inputs), hint=_HINT)
     if args or kwargs:
-        raise ArgumentError(
-            message("compare: arguments are given beside inputs=, which makes all of them", hint=_HINT)
-        )
+        raise ArgumentError("compare: arguments are given beside inputs=, which makes all of them", hint=_HINT)
     return {size: split(inputs(size)) for size in checked(sizes)}
 
 
@@ -126,9 +114,7 @@ def _filled(size: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
     filled = jax.tree_util.tree_map(fill, (args, kwargs), is_leaf=lambda leaf: isinstance(leaf, TensorSpec))
     if not opened:
         raise ArgumentError(
-            message(
-                "compare: none of the arguments depends on the size",
-                hint="Pass inputs=, a function of the size, or hf.TensorSpec with None where the size goes.",
-            )
+            "compare: none of the arguments depends on the size",
+            hint="Pass inputs=, a function of the size, or hf.TensorSpec with None where the size goes."
         )
     return filled

@@ -22,7 +22,7 @@ from hybridflow.analysis.compare.peers import Peer
 from hybridflow.analysis.compare.several import Comparisons
 from hybridflow.analysis.statistics import Ratio, format_ratio
 from hybridflow.analysis.timing import format_seconds
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,7 @@ class Sweep(Shown):
 
     def __getitem__(self, size: int) -> Comparisons | Comparison:
         if size not in self.sizes:
-            raise ArgumentError(
-                message(f"compare: size {size} was not measured", hint=f"These were: {list(self.sizes)}.")
-            )
+            raise ArgumentError(f"compare: size {size} was not measured", hint=f"These were: {list(self.sizes)}.")
         at = self.found[self.sizes.index(size)]
         return at if len(at) > 1 else at[0]
 
@@ -156,7 +154,7 @@ class Sweep(Shown):
     def _grid(self, number: int, name: str) -> Grid:
         peers = [peer.name for peer in self._peers(0)] if number == 0 else []
         head = ("size", "eager", "compiled", "speed-up (95 %)", "in kernels", "first call",
-                "break-even", *peers, "results")  # fmt: skip
+                "break-even", *peers, "results")
         rows: list[tuple[str, ...]] = []
         for at, (size, one) in enumerate(zip(self.sizes, self.comparisons(number), strict=True)):
             beside = self._peers(at) if number == 0 else []
@@ -166,7 +164,7 @@ class Sweep(Shown):
                 format_seconds(one.first_call.total), even_text(one).partition(":")[0],
                 *[format_seconds(peer.timing.median) for peer in beside],
                 same_text([*one.judged(), *[peer.parity for peer in beside]]),
-            ))  # fmt: skip
+            ))
         alarming = frozenset(row for row, cells in enumerate(rows) if cells[-1] == "DIFFERENT")
         title = f"{name}: eager and compiled, by size" if len(self.names) > 1 or not peers else self.title
         return Grid(title, head, rows, alarming=alarming)

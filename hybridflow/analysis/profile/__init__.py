@@ -16,7 +16,7 @@ from hybridflow.analysis.profile.events import read_kernels
 from hybridflow.analysis.profile.recorder import Recorder
 from hybridflow.analysis.profile.result import Profile as Profile
 from hybridflow.core.context import CONTEXT, Context, current
-from hybridflow.core.errors import ArgumentTypeError, TraceError, message
+from hybridflow.core.errors import ArgumentTypeError, TraceError
 from hybridflow.core.profiling import PROFILER
 from hybridflow.xla.pending import synchronize
 
@@ -65,10 +65,8 @@ def profile(
     if function is None and not args and not kwargs:
         return _block()
     if not callable(function):
-        raise ArgumentTypeError(
-            message(f"profile: a {type(function).__name__} is no function", got=repr(function)[:80],
-                    hint="Write hf.profile(f, x), or with hf.profile() as p: around the calls.")
-        )  # fmt: skip
+        raise ArgumentTypeError(f"profile: a {type(function).__name__} is no function", got=repr(function)[:80],
+                                hint="Write hf.profile(f, x), or with hf.profile() as p: around the calls.")
     with _block() as result:
         function(*args, **kwargs)
     return result
@@ -79,7 +77,7 @@ def _block() -> Generator[Profile]:
     context, outer = current(), PROFILER.get()
     if context.tracer is not None or (outer is not None and outer.records()):
         where = "in a compiled function" if context.tracer is not None else "inside of another profile"
-        raise TraceError(message(f"profile: entered {where}", hint="Enter it once, around the calls."))
+        raise TraceError(f"profile: entered {where}", hint="Enter it once, around the calls.")
     synchronize()
     recorder, result = Recorder(), Profile()
     folder = Path(tempfile.mkdtemp(prefix="hybridflow-profile-"))
@@ -101,11 +99,8 @@ def _start(folder: Path, options: jax.profiler.ProfileOptions) -> None:
         jax.profiler.start_trace(folder, profiler_options=options)
     except RuntimeError as error:
         raise TraceError(
-            message(
-                "profile: a process has one profile at a time, and jax's profiler is running",
-                got=str(error),
-                hint="Stop it first (jax.profiler.stop_trace()), or wait for the other thread's profile.",
-            )
+            "profile: a process has one profile at a time, and jax's profiler is running", got=str(error),
+            hint="Stop it first (jax.profiler.stop_trace()), or wait for the other thread's profile."
         ) from error
 
 

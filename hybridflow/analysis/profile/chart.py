@@ -21,7 +21,7 @@ _THREADS = {0: "Python", 1: "Compiled calls"}
 _COLOURS = {
     "op": "#7aa6c2", "gradient": "#d9895b", "dispatch": "#b9b9b9", "call": "#dfe5ea", "kernel": "#5b9a68",
     "kernel of a gradient": "#c2a14a",
-}  # fmt: skip
+}
 """The colour of each kind of span in the picture. Compilations are not drawn, so they have none."""
 _WIDTH, _LEFT, _ROW, _LETTER = 1120, 120, 18, 6.6
 _LEAST = 0.4
@@ -59,7 +59,7 @@ def spans_of(runs: Iterable[Run], calls: Iterable[Call], kernels: Iterable[Kerne
         spans.append(Span(call.program.name, "call", 1, call.since, call.end, line))
     for kernel, lane in _lanes(kernels):
         names = {"operations": [node.op.name for node in kernel.nodes],
-                 "lines": sorted({short_where(node.where) for node in kernel.nodes})}  # fmt: skip
+                 "lines": sorted({short_where(node.where) for node in kernel.nodes})}
         gradient = bool(kernel.nodes) and all(is_gradient(node.where) for node in kernel.nodes)
         spans.append(Span(kernel.name, "kernel", lane, kernel.start, kernel.end, names, gradient))
     return spans
@@ -98,7 +98,7 @@ def trace_events(spans: Sequence[Span], memory: Iterable[tuple[float, int]], sta
             "ts": (span.start - start) / 1e3, "dur": (span.end - span.start) / 1e3, "args": span.args,
         }
         for span in spans
-    ]  # fmt: skip
+    ]
     events += [
         {"ph": "M", "name": "thread_name", "pid": 1, "tid": lane, "args": {"name": _thread(lane)}}
         for lane in sorted({span.lane for span in spans})
@@ -166,7 +166,7 @@ def _bar(span: Span, top: float, axis: Axis) -> str:
     left, right = axis.at(span.start), axis.at(span.end)
     width = max(right - left, _LEAST)
     more = "; ".join(f"{name}: {', '.join(value) if isinstance(value, list) else value}"
-                     for name, value in span.args.items() if value)  # fmt: skip
+                     for name, value in span.args.items() if value)
     hint = f"{span.name}, {format_seconds((span.end - span.start) / 1e9)}" + (f"\n{more}" if more else "")
     colour = _COLOURS["kernel of a gradient" if span.gradient else span.kind]
     fits = int((width - 4) / _LETTER)
@@ -191,7 +191,7 @@ def memory_svg(memory: Sequence[tuple[float, int]], axis: Axis, start: float) ->
 def legend_svg() -> str:
     """Return what the colours of a flame chart mean."""
     names = {"op": "operation", "gradient": "gradient rule", "dispatch": "call of XLA", "call": "compiled call",
-             "kernel": "kernel, forward", "kernel of a gradient": "kernel, gradient"}  # fmt: skip
+             "kernel": "kernel, forward", "kernel of a gradient": "kernel, gradient"}
     parts: list[str] = []
     for index, (kind, name) in enumerate(names.items()):
         left = _LEFT + index * 150

@@ -62,7 +62,7 @@ def read_kernels(folder: Path, calls: Sequence[Call]) -> list[Kernel]:
     offset = max((call.start - windows[call.number][0] for call in calls if call.number in windows), default=0.0)
     programs = {call.program.module: call.program for call in calls}
     known = {module: instructions(program.executable.compiled.as_text(), program.namer)
-             for module, program in programs.items()}  # fmt: skip
+             for module, program in programs.items()}
     events = sorted([one for one in events if one.name in known.get(one.module, ())], key=lambda one: one.start)
     owner = _owners(events, calls, windows)
     kernels: defaultdict[Call, list[tuple[Kernel, Instruction]]] = defaultdict(list)
@@ -127,7 +127,7 @@ def _find_own_times(members: Sequence[tuple[Kernel, Instruction]]) -> None:
         kernel.own = kernel.end - kernel.start
         if known.runs_others:
             inside = [one for one, other in members if one is not kernel and other.computation != known.computation
-                      and kernel.start <= one.start and one.end <= kernel.end]  # fmt: skip
+                      and kernel.start <= one.start and one.end <= kernel.end]
             kernel.own -= covered(inside, kernel.start, kernel.end)
 
 

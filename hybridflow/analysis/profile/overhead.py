@@ -24,7 +24,7 @@ def overhead_per_operation() -> float:
     for index, run in enumerate((
         lambda: bind_eagerly(op, (x, x), {}, CONTEXT.get()),
         lambda: recorder.bind(op, (x, x), {}),
-    )):  # fmt: skip
+    )):
         run()
         best = float("inf")
         for _ in range(_TIMES):

@@ -158,7 +158,7 @@ class Recorder:
         return self.compiled(
             trace, (device, *sizes.items()), trace.graph.name, device, lambda: trace.compiled(sizes, device)[0],
             slice(count, count + len(trace.assigned)),
-        )  # fmt: skip
+        )
 
     def compiled(
         self, owner: Any, key: Hashable, name: str, device: Any, make: Make, given_away: slice = _NOTHING

@@ -231,7 +231,7 @@ class Profile(Report):
                 f"{row.seconds / working:.1%}", f"{row.bytes:,}" if row.bytes else "", row.line,
             )
             for row in (self.operations if rows is None else rows)
-        ]  # fmt: skip
+        ]
 
     def summary(self) -> str:
         """Return in words how long the block took, and which part of that is in no row of the table."""
@@ -267,7 +267,7 @@ class Profile(Report):
         told = [
             column for column, name in enumerate(_COLUMNS)
             if not rows or (any(row[column] for row in rows) and (name != "mode" or modes > 1))
-        ]  # fmt: skip
+        ]
         table = titled_table("Where the time went")
         for column in told:
             whole = _COLUMNS[column] in ("calls", "time", "share")
@@ -292,7 +292,7 @@ class Profile(Report):
             axis = Axis(self.start, self.end, spans)
             without = ", without compilations" if self.compiling else ""
             parts += ["<h2>Over time</h2>", f"<p>{format_seconds(axis.length / 1e9)}{without}; hover for more.</p>",
-                      legend_svg(), flame_svg(spans, axis)]  # fmt: skip
+                      legend_svg(), flame_svg(spans, axis)]
             if self.memory:
                 parts += ["<h2>Bytes alive</h2>", memory_svg(self.memory, axis, self.start)]
         if self._calls:
@@ -311,7 +311,7 @@ class Profile(Report):
                 f"{_share(calls, 'starting'):.1%}", format_bytes(max(one.temporary_bytes for one in calls)),
             )
             for name, calls in _by_name(self.calls).items()
-        ]  # fmt: skip
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain Python values."""

@@ -13,10 +13,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 
 _TABLES = {"inside": ("bandwidth", "latency"), "between": ("bandwidth", "latency"),
-           "attainable": ("products", "others", "memory", "links")}  # fmt: skip
+           "attainable": ("products", "others", "memory", "links")}
 """The tables of a file with exactly these numbers."""
 
 
@@ -83,13 +83,11 @@ class Hardware:
         else:
             close = difflib.get_close_matches(text, known, n=1)
             hint = f"Did you mean {close[0]!r}?" if close else "Or name a file that ends in .toml."
-            raise ArgumentError(
-                message(f"hardware: there is no {text!r}", got=f"shipped: {', '.join(known)}", hint=hint)
-            )
+            raise ArgumentError(f"hardware: there is no {text!r}", got=f"shipped: {', '.join(known)}", hint=hint)
         try:
             return cls._of(text, tomllib.loads(found))
         except tomllib.TOMLDecodeError as error:
-            raise ArgumentError(message(f"hardware: {text} is not TOML: {error}")) from None
+            raise ArgumentError(f"hardware: {text} is not TOML: {error}") from None
 
     @classmethod
     def _of(cls, where: str, read: dict[str, Any]) -> Hardware:
@@ -108,10 +106,9 @@ class Hardware:
             shares: dict[str, float] = read["attainable"]
             wrong += [f"attainable.{name} = {share} is more than 1" for name, share in shares.items() if share > 1]
         if wrong:
-            raise ArgumentError(
-                message(f"hardware: {where}: {wrong[0]}", got=f"{len(wrong)} faults" if len(wrong) > 1 else None,
-                        hint="The shipped files in hybridflow/analysis/simulation/machines show the form.")
-            )  # fmt: skip
+            raise ArgumentError(f"hardware: {where}: {wrong[0]}",
+                                got=f"{len(wrong)} faults" if len(wrong) > 1 else None,
+                                hint="The shipped files in hybridflow/analysis/simulation/machines show the form.")
         return cls(**read)
 
     def peak(self, dtype: Any, *, product: bool) -> float:
@@ -131,10 +128,8 @@ def as_hardware(given: Any) -> Hardware:
     if isinstance(given, Hardware):
         return given
     if not isinstance(given, str | os.PathLike):
-        raise ArgumentTypeError(
-            message("simulate: hardware is a name, a path of a TOML file, or hf.Hardware", got=repr(given)[:80],
-                    hint=f"Shipped: {', '.join(Hardware.shipped())}.")
-        )  # fmt: skip
+        raise ArgumentTypeError("simulate: hardware is a name, a path of a TOML file, or hf.Hardware",
+                                got=repr(given)[:80], hint=f"Shipped: {', '.join(Hardware.shipped())}.")
     return Hardware.load(cast("str | os.PathLike[str]", given))
 
 

@@ -16,7 +16,7 @@ from hybridflow.analysis.memory import format_size
 from hybridflow.analysis.simulation.hardware import Hardware, as_hardware
 from hybridflow.analysis.simulation.links import link_of
 from hybridflow.analysis.simulation.operations import Clock, Seconds
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.mesh import Mesh
 from hybridflow.core.node import short_place
 from hybridflow.core.report import Report
@@ -103,7 +103,7 @@ class Simulation(Report):
             table.add_row(part, format_seconds(getattr(self, part)), f"{self.share(part):.1%}")
         room = "fits" if self.fits else "does not fit"
         table.add_row("memory per device", format_size(self.memory),
-                      f"{room} into {format_size(self.hardware.memory_bytes)}")  # fmt: skip
+                      f"{room} into {format_size(self.hardware.memory_bytes)}")
         return [table, *([self._collective_table()] if self.collectives else [])]
 
     def _collective_table(self) -> Table:
@@ -124,7 +124,7 @@ class Simulation(Report):
         if order[_SHOWN:]:
             rest = [sum(column) for column in zip(*[one for _, one in order[_SHOWN:]], strict=True)]
             table.add_row(f"and {len(order) - _SHOWN} more", "", "", f"{rest[0]:,}", format_size(rest[1]),
-                          format_seconds(rest[2]), "")  # fmt: skip
+                          format_seconds(rest[2]), "")
         return table
 
     def parts(self) -> list[Any]:
@@ -140,7 +140,7 @@ class Simulation(Report):
             "collectives": [
                 {**vars(one.row), "seconds": one.seconds, "is_inside": one.is_inside} for one in self.collectives
             ],
-        }  # fmt: skip
+        }
 
 
 def format_seconds(seconds: float) -> str:
@@ -194,10 +194,8 @@ def simulate(
     there = as_hardware(hardware)
     report = cost(fn, *args, mesh=mesh, **kwargs)
     if report.sizes is None:
-        raise ArgumentError(
-            message("simulate: an argument leaves a size open", got=str(sorted(report._costing.graph.dims.hints)),
-                    hint="Give specs with numbers only.")
-        )  # fmt: skip
+        raise ArgumentError("simulate: an argument leaves a size open",
+                            got=str(sorted(report._costing.graph.dims.hints)), hint="Give specs with numbers only.")
     return simulation_of(report, there)
 
 
@@ -214,12 +212,12 @@ def simulation_of(report: CostReport, hardware: Hardware) -> Simulation:
             link_of(divided.mesh.shape, one.axes, hardware).is_inside,
         )
         for one in divided.collectives
-    ]  # fmt: skip
+    ]
     found.sort(key=lambda one: -one.seconds)
     return Simulation(
         report.name, {} if divided is None else divided.mesh.shape, hardware, *seconds, int(report.memory.peak),
         tuple(found), tuple(_assumptions(hardware, seconds, report)), report,
-    )  # fmt: skip
+    )
 
 
 def _divided(report: CostReport, hardware: Hardware) -> Partition | None:

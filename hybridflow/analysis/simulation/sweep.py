@@ -14,7 +14,7 @@ from hybridflow.analysis.memory import format_size
 from hybridflow.analysis.simulation.hardware import Hardware, as_hardware
 from hybridflow.analysis.simulation.simulate import Simulation, format_seconds, simulate
 from hybridflow.backend.files import write_text
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError, ShapeError
 from hybridflow.core.report import Report
 from hybridflow.pictures.bars import Bar, bars_svg
 
@@ -54,7 +54,7 @@ class MeshSweep(Report):
             table.add_row(
                 said_mesh(found.mesh), format_seconds(found.seconds), *[f"{found.share(part):.1%}" for part in _PARTS],
                 format_size(found.memory), "yes" if found.fits else "no",
-            )  # fmt: skip
+            )
         if self.simulations[_SHOWN:]:
             table.add_row(f"and {len(self.simulations) - _SHOWN} more", *[""] * 6)
         return table
@@ -69,7 +69,7 @@ class MeshSweep(Report):
             ArgumentError: no mesh was possible.
         """
         if not self.simulations:
-            raise ArgumentError(message("to_svg: no mesh is possible", got="\n".join(self.notes)))
+            raise ArgumentError("to_svg: no mesh is possible", got="\n".join(self.notes))
         one = self.simulations[0]
         bars = [
             Bar(
@@ -78,7 +78,7 @@ class MeshSweep(Report):
                 not found.fits,
             )
             for found in self.simulations[:_SHOWN]
-        ]  # fmt: skip
+        ]
         title = f"Estimated time of one call of {one.name} on {one.devices} x {self.hardware.name}"
         write_text(path, bars_svg(title, bars))
 
@@ -138,16 +138,14 @@ def simulate_meshes(
     """
     there = as_hardware(hardware)
     if type(devices) is not int:
-        raise ArgumentTypeError(message("simulate_meshes: devices is an integer", got=repr(devices)[:80]))
+        raise ArgumentTypeError("simulate_meshes: devices is an integer", got=repr(devices)[:80])
     if devices < 1:
-        raise ArgumentError(message(f"simulate_meshes: devices={devices}", hint="Give 1 or more."))
+        raise ArgumentError(f"simulate_meshes: devices={devices}", hint="Give 1 or more.")
     compiled_for = getattr(fn, "_options", {}).get("mesh")
     names = tuple(axes) if axes is not None else () if compiled_for is None else compiled_for.axes
     if not names:
-        raise ArgumentError(
-            message("simulate_meshes: the function is compiled for no mesh, so that its axes are not known",
-                    hint='Compile it with mesh= and its layouts, or pass axes=["data", "model"].')
-        )  # fmt: skip
+        raise ArgumentError("simulate_meshes: the function is compiled for no mesh, so that its axes are not known",
+                            hint='Compile it with mesh= and its layouts, or pass axes=["data", "model"].')
     found: list[Simulation] = []
     notes: list[str] = []
     for sizes in factorings(devices, len(names)):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hybridflow.core.errors import FileMissingError, message
+from hybridflow.core.errors import FileMissingError
 from hybridflow.serve.load import load, sample_request, target
 
 HELP = "make load for a server on this machine, bounded in count and time, and say how fast it answered"
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _read(path: Path) -> bytes:
     if not path.is_file():
-        raise FileMissingError(message(f"bench-serve: there is no file {str(path)!r}"))
+        raise FileMissingError(f"bench-serve: there is no file {str(path)!r}")
     return path.read_bytes()
 
 

@@ -16,7 +16,7 @@ from hybridflow.cli.arguments import TARGET_HELP, add_shapes, positive
 from hybridflow.cli.faults import users_errors
 from hybridflow.cli.outputs import require_files, require_picture
 from hybridflow.cli.targets import Modules, load_function, load_targets
-from hybridflow.core.errors import TargetError, message
+from hybridflow.core.errors import TargetError
 
 HELP = "run a function eagerly and compiled, judge the results and time both"
 _SEVERAL_HELP = "Several, or FILE.py:f,g, are compared side by side, with the arguments of the first"
@@ -53,12 +53,12 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
             functions if len(functions) > 1 else functions[0], *target.args, repeats=arguments.repeats,
             gradients=arguments.gradients, agree=arguments.agree, peers=peers, sizes=sizes, inputs=target.inputs,
             progress=progress, **target.kwargs,
-        )  # fmt: skip
+        )
     shown.print(console)
     for path, write, what in (
         (arguments.out, shown.to_html, "Report"), (arguments.json, shown.to_json, "Figures"),
         (arguments.plot, shown.plot, "Plot"),
-    ):  # fmt: skip
+    ):
         if path is not None:
             write(path)
             console.print(f"{what}: {path}", markup=False, highlight=False)
@@ -69,9 +69,8 @@ def _peers(texts: Sequence[str]) -> dict[str, str]:
     paths: dict[str, str] = {}
     for name, target in map(_peer, texts):
         if name in paths:
-            raise TargetError(
-                message(f"--peers: {name!r} is named twice", hint=f"Tell them apart, for example {name}.compile=...")
-            )
+            raise TargetError(f"--peers: {name!r} is named twice",
+                              hint=f"Tell them apart, for example {name}.compile=...")
         paths[name] = target
     return paths
 
@@ -80,9 +79,8 @@ def _peer(text: str) -> tuple[str, str]:
     """Return the name and the target of ``NAME=FILE.py:FUNCTION``."""
     name, equals, target = text.partition("=")
     if not equals:
-        raise TargetError(
-            message(f"--peers: {text!r} does not say which package it is for", hint=f"Write torch={text}, for example.")
-        )
+        raise TargetError(f"--peers: {text!r} does not say which package it is for",
+                          hint=f"Write torch={text}, for example.")
     return name, target
 
 

@@ -21,7 +21,7 @@ from hybridflow.analysis.parity import check_parity
 from hybridflow.backend.files import write_text
 from hybridflow.cli.arguments import positive, seed_number
 from hybridflow.cli.outputs import require_files
-from hybridflow.core.errors import MissingPackageError, message
+from hybridflow.core.errors import MissingPackageError
 from hybridflow.core.html import table_html
 from hybridflow.core.node import PROGRAMS
 
@@ -54,9 +54,8 @@ def load_digits(seed: int) -> Digits:
     try:
         from sklearn import datasets  # an extra
     except ImportError:
-        raise MissingPackageError(
-            message("demo: needs scikit-learn for its digits", hint="Run pip install 'hybridflow[examples]'.")
-        ) from None
+        raise MissingPackageError("demo: needs scikit-learn for its digits",
+                                  hint="Run pip install 'hybridflow[examples]'.") from None
     loaded: Any = datasets.load_digits(return_X_y=True)
     images, labels = loaded
     order = np.random.default_rng(seed).permutation(len(labels))

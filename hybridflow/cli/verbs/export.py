@@ -14,7 +14,7 @@ from hybridflow.cli.artifacts import function_of, load_artifact
 from hybridflow.cli.faults import users_errors
 from hybridflow.cli.outputs import require_files, require_folder
 from hybridflow.cli.targets import Target, called, load_target, open_spec
-from hybridflow.core.errors import ArgumentError, FileThereError, TargetError, message
+from hybridflow.core.errors import ArgumentError, FileThereError, TargetError
 from hybridflow.export.artifact import is_training, save
 from hybridflow.export.functions import specs_of
 from hybridflow.export.to_onnx import onnx
@@ -29,16 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target", metavar="FILE.py:FUNCTION|ARTIFACT",
         help=f"{TARGET_HELP.replace('--shapes', '--spec')}; or an artifact's directory, for the other formats",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--spec", nargs="+", metavar="SPEC",
         help="dtype and sizes of each argument, such as f32[None,784]; None is a size left open, a name one that is "
         "the same wherever it stands: f32[batch,784] i32[batch]",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--to", type=Path, required=True, metavar="PATH",
         help="a file (.onnx, .stablehlo), or else the artifact's directory",
-    )  # fmt: skip
+    )
     parser.add_argument("--function", help="which function of an artifact, if it has several")
     parser.add_argument("--overwrite", action="store_true", help="replace what is there")
 
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
     kind = _FORMATS.get(path.suffix, "Artifact")
     (require_folder if kind == "Artifact" else require_files)("export", path)
     if path.exists() and not arguments.overwrite:
-        raise FileThereError(message(f"export: {str(path)!r} is there already", hint="Replace it with --overwrite."))
+        raise FileThereError(f"export: {str(path)!r} is there already", hint="Replace it with --overwrite.")
     trains = False
     if Path(arguments.target).is_dir():
         _export_artifact(arguments, kind)
@@ -64,10 +64,8 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
 
 def _export_artifact(arguments: argparse.Namespace, kind: str) -> None:
     if kind == "Artifact" or arguments.spec is not None:
-        raise ArgumentError(
-            message(f"export: {arguments.target!r} is an artifact, whose functions have their specs",
-                    hint="Write it --to MODEL.onnx or MODEL.stablehlo, without --spec.")
-        )  # fmt: skip
+        raise ArgumentError(f"export: {arguments.target!r} is an artifact, whose functions have their specs",
+                            hint="Write it --to MODEL.onnx or MODEL.stablehlo, without --spec.")
     function = function_of("export", load_artifact(Path(arguments.target)), arguments.function)
     if kind == "StableHLO":
         stablehlo(arguments.to, function)
@@ -78,15 +76,12 @@ def _export_artifact(arguments: argparse.Namespace, kind: str) -> None:
 def _export_function(arguments: argparse.Namespace, kind: str) -> bool:
     """Write a function of a file; return whether it is a module in training mode, or a method of one."""
     if arguments.function is not None:
-        raise ArgumentError(
-            message("export: --function is for artifacts", got=arguments.target, hint="Write FILE.py:FUNCTION.")
-        )
+        raise ArgumentError("export: --function is for artifacts", got=arguments.target, hint="Write FILE.py:FUNCTION.")
     specs = None if arguments.spec is None else [open_spec(text) for text in arguments.spec]
     target = load_target(arguments.target, specs, values=False, option="--spec")
     if inspect.isclass(target.function):
-        raise TargetError(
-            message(f"target: {target.name!r} is a class", hint=f"Make one in the file: model = {target.name}(...).")
-        )
+        raise TargetError(f"target: {target.name!r} is a class",
+                          hint=f"Make one in the file: model = {target.name}(...).")
     given = _given(target)
     with users_errors():
         if kind == "Artifact":
@@ -105,6 +100,6 @@ def _given(target: Target) -> tuple[Any, ...]:
         bound = inspect.signature(called(target.function)).bind(*args, **target.kwargs)
         if bound.kwargs:
             names = ", ".join(bound.kwargs)
-            raise TargetError(message(f"target: {target.name} takes arguments by name only", got=names))
+            raise TargetError(f"target: {target.name} takes arguments by name only", got=names)
         args = bound.args
     return specs_of(args)

@@ -18,7 +18,7 @@ from hybridflow.cli.artifacts import DIGEST_HELP, lines_of, load_artifact
 from hybridflow.cli.faults import users_errors
 from hybridflow.cli.outputs import require_files, require_folder
 from hybridflow.cli.targets import Target, load_target
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.html import page
 from hybridflow.pictures import framed
 from hybridflow.tracing.explanation import Explanation
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
         return _run_artifact(arguments, console)
     if arguments.digest is not None or arguments.self_test:
         option = "--digest" if arguments.digest is not None else "--self-test"
-        raise ArgumentError(message(f"inspect: {option} is for artifacts", got=arguments.target))
+        raise ArgumentError(f"inspect: {option} is for artifacts", got=arguments.target)
     page_path: Path | None = arguments.out
     (require_files if _is_page(page_path) else require_folder)("inspect", page_path)
     target = load_target(arguments.target, arguments.shapes, values=False)
@@ -75,10 +75,8 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
 def _run_artifact(arguments: argparse.Namespace, console: Console) -> bool:
     """Print what is in an artifact, or only the graphs of its functions."""
     if arguments.stage not in (None, "graph") or arguments.out is not None or arguments.shapes is not None:
-        raise ArgumentError(
-            message(f"inspect: {arguments.target!r} is an artifact, of which --as graph is the only text",
-                    hint="Leave out --shapes, --out and other texts.")
-        )  # fmt: skip
+        raise ArgumentError(f"inspect: {arguments.target!r} is an artifact, of which --as graph is the only text",
+                            hint="Leave out --shapes, --out and other texts.")
     path = Path(arguments.target)
     artifact = load_artifact(path, arguments.digest)
     graphs = [str(one.graph()) for one in artifact.functions.values()]

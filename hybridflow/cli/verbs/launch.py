@@ -10,7 +10,7 @@ from rich.console import Console
 
 from hybridflow.cli.arguments import positive, seed_number
 from hybridflow.cli.launcher import Launcher
-from hybridflow.core.errors import ArgumentError, FileMissingError, message
+from hybridflow.core.errors import ArgumentError, FileMissingError
 
 HELP = "run a program that calls hf.distribute.initialize() as several processes of this machine"
 
@@ -22,11 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--restarts", type=seed_number, default=0, metavar="R",
         help="how often the run is started again, from its newest checkpoint, when a process is lost (default 0)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--min", type=positive, metavar="M", dest="least",
         help="restart without lost processes, with M processes at least; by default with all of them",
-    )  # fmt: skip
+    )
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as for python -m")
     parser.add_argument("program", metavar="PROGRAM.py", help="the program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
@@ -35,9 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the processes, and return the exit code of the first that failed."""
     if not arguments.module and not Path(arguments.program).is_file():
-        raise FileMissingError(message(f"launch: there is no file {arguments.program!r}"))
+        raise FileMissingError(f"launch: there is no file {arguments.program!r}")
     if arguments.least is not None and arguments.least > arguments.processes:
-        raise ArgumentError(message(f"launch: --min {arguments.least} is more than -n {arguments.processes}"))
+        raise ArgumentError(f"launch: --min {arguments.least} is more than -n {arguments.processes}")
 
     def say(what: str) -> None:
         sys.stderr.write(f"hybridflow launch: {what}\n")

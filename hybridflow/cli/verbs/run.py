@@ -17,7 +17,7 @@ from hybridflow.backend.files import write_bytes
 from hybridflow.cli.arguments import seed_number
 from hybridflow.cli.artifacts import add_artifact, function_of, load_artifact, plain
 from hybridflow.cli.outputs import require_ending, require_files
-from hybridflow.core.errors import FileFormatError, FileMissingError, message
+from hybridflow.core.errors import FileFormatError, FileMissingError
 from hybridflow.core.spec import TensorSpec
 from hybridflow.export.loaded import Function
 
@@ -53,15 +53,13 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
 def _read(path: Path) -> Mapping[str, Any]:
     """Return the arrays of a file, without unpickling any objects."""
     if not path.is_file():
-        raise FileMissingError(message(f"run: there is no file {str(path)!r}"))
+        raise FileMissingError(f"run: there is no file {str(path)!r}")
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (ValueError, AttributeError, TypeError, EOFError, zipfile.BadZipFile):  # not an .npz file, or has objects
-        raise FileFormatError(
-            message(f"run: {str(path)!r} is no .npz file of arrays",
-                    hint="Write it with numpy.savez(path, NAME=array, ...).")
-        ) from None  # fmt: skip
+        raise FileFormatError(f"run: {str(path)!r} is no .npz file of arrays",
+                              hint="Write it with numpy.savez(path, NAME=array, ...).") from None
 
 
 def _typed(array: Any, function: Function, path: str) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hybridflow.cli.arguments import positive
-from hybridflow.core.errors import ArgumentError, FileMissingError, message
+from hybridflow.core.errors import ArgumentError, FileMissingError
 from hybridflow.core.units import BYTE_UNITS, parse_bytes
 from hybridflow.serve.app import Options
 from hybridflow.serve.supervisor import Server, serve
@@ -89,23 +89,23 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
     """Serve until a signal comes."""
     for path in arguments.paths:
         if not path.is_dir():
-            raise FileMissingError(message(f"serve: there is no directory {str(path)!r}"))
+            raise FileMissingError(f"serve: there is no directory {str(path)!r}")
     token = None
     if arguments.token_file is not None:
         if not arguments.token_file.is_file():
-            raise FileMissingError(message(f"serve: there is no file {str(arguments.token_file)!r}"))
+            raise FileMissingError(f"serve: there is no file {str(arguments.token_file)!r}")
         token = arguments.token_file.read_text(encoding="utf-8").strip()
         if not token:
-            raise ArgumentError(message(f"serve: {str(arguments.token_file)!r} has no token"))
+            raise ArgumentError(f"serve: {str(arguments.token_file)!r} has no token")
     options = Options(
         max_batch=arguments.max_batch, max_delay=arguments.max_delay, queue=arguments.max_queue,
         timeout=arguments.timeout, body=arguments.max_body, token=token, reload=arguments.reload,
         log=not arguments.quiet, memory=arguments.max_memory, flops=arguments.max_flops,
         hosts=_hosts(arguments.host, arguments.allow_host),
-    )  # fmt: skip
+    )
     server = Server(
         arguments.host, arguments.port, arguments.workers, arguments.max_seconds, arguments.tls_certificate,
         arguments.tls_key, arguments.grpc_port,
-    )  # fmt: skip
+    )
     serve(arguments.paths, options, server, lambda text: console.print(text, markup=False, highlight=False))
     return True

@@ -15,7 +15,7 @@ from hybridflow.cli.arguments import add_target, positive
 from hybridflow.cli.faults import users_errors
 from hybridflow.cli.outputs import require_ending, require_files
 from hybridflow.cli.targets import load_target
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.html import page
 from hybridflow.tracing.function import CompiledFunction
 
@@ -32,16 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hardware", required=True, metavar="NAME|FILE.toml",
         help=f"{', '.join(hf.Hardware.shipped())}, or a file in the same form",
-    )  # fmt: skip
+    )
     parser.add_argument("--out", type=Path, help="a page (.html), or with --devices a picture (.svg)")
 
 
 def run(arguments: argparse.Namespace, console: Console) -> bool:
     """Print the estimate for a mesh, or those for all meshes of a number of devices, and write a page or a picture."""
     if (arguments.mesh is None) == (arguments.devices is None):
-        raise ArgumentError(
-            message("simulate: give either --mesh or --devices", hint="Example: --mesh data=256,model=8, --devices 64.")
-        )
+        raise ArgumentError("simulate: give either --mesh or --devices",
+                            hint="Example: --mesh data=256,model=8, --devices 64.")
     sweeps = arguments.devices is not None
     require_files("simulate", arguments.out)
     require_ending("simulate", arguments.out, ".html", *([".svg"] if sweeps else []))
@@ -69,10 +68,8 @@ def _sizes(text: str) -> dict[str, int]:
     for part in text.split(","):
         name, _, size = part.partition("=")
         if not name.isidentifier() or not size.isdecimal() or int(size) < 1 or name in sizes:
-            raise ArgumentError(
-                message(f"simulate: --mesh {text!r}: {part!r} is no axis with a size",
-                        hint="Example: data=256,stage=4,model=8.")
-            )  # fmt: skip
+            raise ArgumentError(f"simulate: --mesh {text!r}: {part!r} is no axis with a size",
+                                hint="Example: data=256,stage=4,model=8.")
         sizes[name] = int(size)
     return sizes
 
@@ -81,16 +78,13 @@ def _on_a_mesh(function: Any, axes: list[str] | None, batch: str | None) -> Any:
     """Return a function that is compiled for a mesh: the given one, or it with its batch split along an axis."""
     if isinstance(function, CompiledFunction):
         if batch is not None:
-            raise ArgumentError(
-                message("simulate: --batch is for functions that are not compiled", hint="Give it to hf.compile.")
-            )
+            raise ArgumentError("simulate: --batch is for functions that are not compiled",
+                                hint="Give it to hf.compile.")
         return function
     if axes is None or (batch is not None and batch not in axes):
-        raise ArgumentError(
-            message("simulate: the function is compiled for no mesh, so that its axes are not known",
-                    got=f"--axes {','.join(axes or [])} --batch {batch}",
-                    hint="Give --axes data --batch data, or compile it with mesh= and its layouts.")
-        )  # fmt: skip
+        raise ArgumentError("simulate: the function is compiled for no mesh, so that its axes are not known",
+                            got=f"--axes {','.join(axes or [])} --batch {batch}",
+                            hint="Give --axes data --batch data, or compile it with mesh= and its layouts.")
     return hf.compile(function, mesh=hf.Mesh(dict.fromkeys(axes, 1)), batch=batch)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hybridflow.core.errors import FileMissingError, message
+from hybridflow.core.errors import FileMissingError
 from hybridflow.train.watch import serve
 
 HELP = "show the curves of runs, what they are doing and the machine's load, on a page at this machine"
@@ -24,6 +24,6 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
     """Serve until Ctrl-C."""
     for path in arguments.paths:
         if not path.is_dir():
-            raise FileMissingError(message(f"watch: there is no directory {str(path)!r}"))
+            raise FileMissingError(f"watch: there is no directory {str(path)!r}")
     serve(arguments.paths, arguments.port, lambda text: console.print(text, markup=False, highlight=False))
     return True

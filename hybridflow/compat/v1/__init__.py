@@ -184,12 +184,12 @@ initializers = _SimpleNamespace(
     random_normal=random_normal_initializer, random_uniform=random_uniform_initializer, zeros=zeros_initializer,
     ones=ones_initializer, constant=constant_initializer, truncated_normal=truncated_normal_initializer,
     global_variables=global_variables_initializer, variables=variables_initializer,
-)  # fmt: skip
+)
 math = _SimpleNamespace(
     add=add, subtract=subtract, multiply=multiply, divide=divide, square=square, sqrt=sqrt, exp=exp, log=log, abs=abs,
     tanh=tanh, sigmoid=sigmoid, equal=equal, greater=greater, less=less, argmax=argmax, reduce_mean=reduce_mean,
     reduce_sum=reduce_sum, reduce_max=reduce_max, maximum=maximum, minimum=minimum, pow=pow,
-)  # fmt: skip
+)
 random = _SimpleNamespace(normal=random_normal, uniform=random_uniform, set_random_seed=set_random_seed)
 tuple = tuple_of
 bool = bool_

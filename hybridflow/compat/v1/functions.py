@@ -23,7 +23,7 @@ from hybridflow.compat.v1.graph import (
 from hybridflow.core.context import current
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import float32
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 from hybridflow.core.tensor import Tensor as Value
 from hybridflow.ir.builder import READ
 
@@ -42,9 +42,7 @@ def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tenso
         ArgumentError: there is no shape: even the number of axes would be open.
     """
     if shape is None:
-        raise ArgumentError(
-            message("placeholder: the shape is not given", hint="Say how many axes it has: shape=[None, 3].")
-        )
+        raise ArgumentError("placeholder: the shape is not given", hint="Say how many axes it has: shape=[None, 3].")
     graph = get_default_graph()
     full = graph.unique_name(name or "Placeholder")
     sizes = list(shape) if isinstance(shape, list | tuple) else [shape]
@@ -60,7 +58,7 @@ def _size(size: Any) -> Any:
 def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Const") -> Tensor:
     """Add a value to the graph; with a shape, it is broadcast to it."""
     if isinstance(value, Handle):
-        raise ArgumentTypeError(message("constant: it is given a tensor of the graph", got=repr(value)))
+        raise ArgumentTypeError("constant: it is given a tensor of the graph", got=repr(value))
     array = np.asarray(hf.asarray(value, dtype=None if dtype is None else dtype_of(dtype)))
     if shape is not None:
         array = np.broadcast_to(array, shape) if array.size == 1 else array.reshape(shape)
@@ -113,7 +111,7 @@ def fill(dims: Any, value: Any, name: str = "Fill") -> Any:
 def one_hot(
     indices: Any, depth: int, on_value: float = 1.0, off_value: float = 0.0, axis: int = -1, dtype: Any = float32,
     name: str = "one_hot",
-) -> Any:  # fmt: skip
+) -> Any:
     """Add rows with one value at the index and another elsewhere; an index that is no class gives only the latter."""
 
     def rows(ids: Any) -> Any:
@@ -150,7 +148,7 @@ def _source(seed: int | None) -> Any:
 def random_normal(
     shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = float32, seed: int | None = None,
     name: str = "random_normal",
-) -> Any:  # fmt: skip
+) -> Any:
     """Add normally distributed numbers, which are new in every run."""
     draw = _source(seed).normal
     kind = dtype_of(dtype)
@@ -160,7 +158,7 @@ def random_normal(
 def truncated_normal(
     shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = float32, seed: int | None = None,
     name: str = "truncated_normal",
-) -> Any:  # fmt: skip
+) -> Any:
     """Add normally distributed numbers that are not further than two standard deviations from the mean."""
     draw = _source(seed).truncated_normal
     return added(lambda m, s: draw(tuple(_sizes(shape)), dtype=dtype_of(dtype)) * s + m, (mean, stddev), {}, name)
@@ -169,12 +167,12 @@ def truncated_normal(
 def random_uniform(
     shape: Any, minval: Any = 0, maxval: Any = None, dtype: Any = float32, seed: int | None = None,
     name: str = "random_uniform",
-) -> Any:  # fmt: skip
+) -> Any:
     """Add numbers evenly distributed over [minval, maxval); integers if the dtype is an integer."""
     source = _source(seed)
     if np.issubdtype(dtype_of(dtype), np.integer):
         if maxval is None:
-            raise ArgumentError(message("random_uniform: integers need maxval", hint="Write maxval=n."))
+            raise ArgumentError("random_uniform: integers need maxval", hint="Write maxval=n.")
         return added(lambda: hf.astype(source.integers(minval, maxval, tuple(_sizes(shape))), dtype), (), {}, name)
     high = 1.0 if maxval is None else maxval
     kind = dtype_of(dtype)
@@ -341,7 +339,7 @@ def _reduction(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def reduce(
         input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str = name, reduction_indices: Any = None,
         keep_dims: bool = False,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         chosen = axis if reduction_indices is None else reduction_indices
         chosen = tuple(chosen) if isinstance(chosen, list) else chosen
         keep = keepdims or keep_dims
@@ -456,7 +454,7 @@ def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], nam
 def while_loop(
     cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Any, maximum_iterations: int | None = None,
     name: str = "while", **options: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """Add a loop; a gradient through it needs `maximum_iterations`.
 
     Raises:
@@ -474,7 +472,7 @@ def while_loop(
 def _without_effect(function: str, given: dict[str, Any], known: Sequence[str]) -> None:
     for name in given:
         if name not in known:
-            raise ArgumentTypeError(message(f"{function}: takes no keyword {name!r}"))
+            raise ArgumentTypeError(f"{function}: takes no keyword {name!r}")
 
 
 def group(*inputs: Any, name: str = "group_deps") -> Operation:

@@ -12,7 +12,7 @@ from hybridflow.core.attached import attached
 from hybridflow.core.context import current
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import as_dtype, float16, float32, float64, int64
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TracedValueError, TraceError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TracedValueError, TraceError
 from hybridflow.core.node import Node, name_scope
 from hybridflow.core.tensor import Tensor as Value
 from hybridflow.core.tensor import make_tensor
@@ -205,9 +205,8 @@ def reset_default_graph() -> None:
         TraceError: inside of a graph's ``as_default()``.
     """
     if _ENTERED.get():
-        raise TraceError(
-            message("reset_default_graph: a graph's as_default() block is open", hint="Call it outside of the block.")
-        )
+        raise TraceError("reset_default_graph: a graph's as_default() block is open",
+                         hint="Call it outside of the block.")
     _DEFAULT[0] = Graph()
 
 
@@ -303,20 +302,15 @@ class Handle:
         raise self._no_value()
 
     def __iter__(self) -> Any:
-        raise ArgumentTypeError(
-            message(f"{self.name}: it is not iterated over", got=str(self.spec()), hint="Use tf.unstack(x).")
-        )
+        raise ArgumentTypeError(f"{self.name}: it is not iterated over", got=str(self.spec()),
+                                hint="Use tf.unstack(x).")
 
     def __len__(self) -> int:
-        raise ArgumentTypeError(
-            message(f"{self.name}: it has no len()", got=str(self.spec()), hint="Use tf.shape(x)[0].")
-        )
+        raise ArgumentTypeError(f"{self.name}: it has no len()", got=str(self.spec()), hint="Use tf.shape(x)[0].")
 
     def _no_value(self) -> Exception:
-        return TracedValueError(
-            message(f"{self.name}: it has a value only in a run", got=str(self.spec()),
-                    hint="Fetch it: sess.run(x, feed_dict={...}); choose by it with tf.cond or tf.where.")
-        )  # fmt: skip
+        return TracedValueError(f"{self.name}: it has a value only in a run", got=str(self.spec()),
+                                hint="Fetch it: sess.run(x, feed_dict={...}); choose by it with tf.cond or tf.where.")
 
     def _with(self, function: Callable[..., Any], other: Any, name: str, *, swapped: bool = False) -> Tensor:
         return added(function, (other, self) if swapped else (self, other), {}, name)
@@ -489,9 +483,8 @@ def as_operation(value: Any) -> Operation | None:
         return value
     if isinstance(value, Handle):
         return value.op
-    raise ArgumentTypeError(
-        message(f"a {type(value).__name__} is no operation", got=repr(value)[:60], hint="Pass operations or tensors.")
-    )
+    raise ArgumentTypeError(f"a {type(value).__name__} is no operation", got=repr(value)[:60],
+                            hint="Pass operations or tensors.")
 
 
 _DTYPES: dict[Any, Any] = {"float": float32, float: float32, "half": float16, "double": float64, int: int64}
@@ -539,10 +532,8 @@ def added(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         if not isinstance(one, Handle):
             return one
         if one.graph is not graph:
-            raise ArgumentError(
-                message(f"{name}: {one.name} is of another graph than the default one",
-                        hint="Use it inside `with x.graph.as_default():`.")
-            )  # fmt: skip
+            raise ArgumentError(f"{name}: {one.name} is of another graph than the default one",
+                                hint="Use it inside `with x.graph.as_default():`.")
         return one.reading()
 
     full = graph.unique_name(name)

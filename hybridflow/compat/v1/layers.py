@@ -9,7 +9,7 @@ from typing import Any
 from hybridflow.compat.v1 import nn
 from hybridflow.compat.v1.functions import identity, matmul, reshape, tensordot, where, zeros_initializer
 from hybridflow.compat.v1.variables import get_variable, variable_scope
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 
 _ZEROS = zeros_initializer()
 
@@ -17,14 +17,14 @@ _ZEROS = zeros_initializer()
 def _features(layer: str, x: Any) -> int:
     width = x.get_shape()[-1].value
     if width is None:
-        raise ArgumentError(message(f"{layer}: the last size of the input is open", got=str(x.spec())))
+        raise ArgumentError(f"{layer}: the last size of the input is open", got=str(x.spec()))
     return width
 
 
 def dense(
     inputs: Any, units: int, activation: Callable[..., Any] | None = None, use_bias: bool = True,
     kernel_initializer: Any = None, bias_initializer: Any = _ZEROS, name: str | None = None, reuse: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Add ``activation(inputs kernel + bias)``.
 
     Args:
@@ -50,7 +50,7 @@ def conv2d(
     inputs: Any, filters: int, kernel_size: Any, strides: Any = 1, padding: str = "valid",
     activation: Callable[..., Any] | None = None, use_bias: bool = True, kernel_initializer: Any = None,
     name: str | None = None, reuse: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Add ``activation(convolution(inputs, kernel) + bias)`` of ``(n, height, width, channels)``."""
     window = [kernel_size] * 2 if isinstance(kernel_size, int) else list(kernel_size)
     with variable_scope(name, default_name="conv2d", reuse=reuse):

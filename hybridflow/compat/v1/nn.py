@@ -12,7 +12,7 @@ from hybridflow.compat.v1.functions import tanh as tanh
 from hybridflow.compat.v1.graph import added, lifted
 from hybridflow.compat.v1.rnn_cell import dynamic_rnn as dynamic_rnn
 from hybridflow.compat.v1.rnn_cell import static_rnn as static_rnn
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 
 relu = lifted(lambda features: hf.nn.relu(features), "Relu")
 relu6 = lifted(lambda features: hf.nn.relu6(features), "Relu6")
@@ -62,7 +62,7 @@ def sigmoid_cross_entropy_with_logits(*, labels: Any, logits: Any, name: str = "
 def dropout(
     x: Any, keep_prob: Any = None, noise_shape: Any = None, seed: int | None = None, name: str = "dropout",
     rate: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Replace randomly chosen elements by 0 and scale the others up.
 
     Args:
@@ -75,7 +75,7 @@ def dropout(
     """
     if (keep_prob is None) == (rate is None):
         given = f"keep_prob={keep_prob}, rate={rate}"
-        raise ArgumentError(message("dropout: give either keep_prob= or rate=", got=given))
+        raise ArgumentError("dropout: give either keep_prob= or rate=", got=given)
     source = hf.random if seed is None else hf.random.Generator(seed)
 
     def drop(x: Any, share: Any) -> Any:
@@ -93,21 +93,19 @@ def _spatial(name: str, sizes: Sequence[int] | int) -> tuple[int, int]:
     if len(sizes) == 2:
         return sizes[0], sizes[1]
     if len(sizes) != 4 or sizes[0] != 1 or sizes[3] != 1:
-        raise ArgumentError(message(f"{name}: sizes are [1, height, width, 1]", got=repr(list(sizes))))
+        raise ArgumentError(f"{name}: sizes are [1, height, width, 1]", got=repr(list(sizes)))
     return sizes[1], sizes[2]
 
 
 def _images_last(name: str, data_format: str) -> None:
     if data_format != "NHWC":
-        raise ArgumentError(
-            message(f"{name}: data_format={data_format!r}", hint="Use NHWC, or hf.nn.conv and hf.nn.max_pool.")
-        )
+        raise ArgumentError(f"{name}: data_format={data_format!r}", hint="Use NHWC, or hf.nn.conv and hf.nn.max_pool.")
 
 
 def conv2d(
     input: Any, filter: Any = None, strides: Any = 1, padding: str = "VALID", use_cudnn_on_gpu: bool = True,
     data_format: str = "NHWC", dilations: Any = 1, name: str = "Conv2D", filters: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Add a convolution of ``(n, height, width, in)`` with a kernel ``(height, width, in, out)``."""
     del use_cudnn_on_gpu
     _images_last("conv2d", data_format)

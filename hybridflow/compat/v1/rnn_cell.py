@@ -18,7 +18,7 @@ from hybridflow.compat.v1.functions import (
     zeros_initializer,
 )
 from hybridflow.compat.v1.variables import AUTO_REUSE, get_variable, variable_scope
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 
 
 class LSTMStateTuple(NamedTuple):
@@ -68,7 +68,7 @@ class RNNCell:
     def _dense(self, x: Any, out: int, name: str = "", bias: float = 0.0) -> Any:
         width = x.get_shape()[-1].value
         if width is None:
-            raise ArgumentError(message("rnn_cell: the number of features is open", hint="Give it in the placeholder."))
+            raise ArgumentError("rnn_cell: the number of features is open", hint="Give it in the placeholder.")
         start = constant_initializer(bias) if bias else zeros_initializer()
         return matmul(x, get_variable(f"{name}kernel", [width, out])) + get_variable(
             f"{name}bias", [out], initializer=start
@@ -95,10 +95,10 @@ class BasicLSTMCell(RNNCell):
     scope = "basic_lstm_cell"
 
     def __init__(self, num_units: int, forget_bias: float = 1.0, state_is_tuple: bool = True,
-                 activation: Callable[..., Any] | None = None, name: str | None = None) -> None:  # fmt: skip
+                 activation: Callable[..., Any] | None = None, name: str | None = None) -> None:
         super().__init__(num_units, activation, name)
         if not state_is_tuple:
-            raise ArgumentError(message("BasicLSTMCell: state_is_tuple=False", hint="Use the tuple's .c and .h."))
+            raise ArgumentError("BasicLSTMCell: state_is_tuple=False", hint="Use the tuple's .c and .h.")
         self._forget_bias = forget_bias
 
     @property
@@ -192,7 +192,7 @@ def static_rnn(
 def dynamic_rnn(
     cell: Any, inputs: Any, initial_state: Any = None, dtype: Any = None, time_major: bool = False, scope: str = "rnn",
     sequence_length: Any = None,
-) -> tuple[Any, Any]:  # fmt: skip
+) -> tuple[Any, Any]:
     """Run a cell along the time axis of a tensor, whose size must be known: the steps are unrolled.
 
     Args:
@@ -210,10 +210,8 @@ def dynamic_rnn(
     """
     axis = 0 if time_major else 1
     if sequence_length is not None or inputs.get_shape()[axis].value is None:
-        raise ArgumentError(
-            message("dynamic_rnn: all sequences have the length that the placeholder says",
-                    got=f"{inputs.spec()}, sequence_length={sequence_length!r}",
-                    hint="Give the number of steps in its shape; for other lengths use hf.nn.LSTM or hf.scan.")
-        )  # fmt: skip
+        raise ArgumentError("dynamic_rnn: all sequences have the length that the placeholder says",
+                            got=f"{inputs.spec()}, sequence_length={sequence_length!r}",
+                            hint="Give the number of steps in its shape; for other lengths use hf.nn.LSTM or hf.scan.")
     outputs, state = static_rnn(cell, unstack(inputs, axis=axis), initial_state, dtype, scope)
     return stack(outputs, axis=axis), state

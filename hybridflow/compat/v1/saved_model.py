@@ -13,7 +13,7 @@ import hybridflow as hf
 from hybridflow.compat.v1.functions import placeholder
 from hybridflow.compat.v1.graph import Tensor, added
 from hybridflow.compat.v1.session import Session
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 
 _KEY = "tensorflow_v1"
 _DEFAULT = "serving_default"
@@ -94,11 +94,8 @@ class SavedModelBuilder:
         """
         del tags
         if not signature_def_map:
-            raise ArgumentError(
-                message(
-                    "SavedModelBuilder: there is no signature", hint="Pass signature_def_map={'serving_default': s}."
-                )
-            )
+            raise ArgumentError("SavedModelBuilder: there is no signature",
+                                hint="Pass signature_def_map={'serving_default': s}.")
         for name, signature in signature_def_map.items():
             inputs, outputs = _tensors(signature.inputs), _tensors(signature.outputs)
             function = _keyed(sess.function(outputs, inputs), [*signature.inputs], [*signature.outputs])
@@ -187,4 +184,4 @@ signature_constants = SimpleNamespace(
     PREDICT_INPUTS="inputs", PREDICT_OUTPUTS="outputs", CLASSIFY_INPUTS="inputs",
     CLASSIFY_OUTPUT_CLASSES="classes", CLASSIFY_OUTPUT_SCORES="scores", REGRESS_INPUTS="inputs",
     REGRESS_OUTPUTS="outputs",
-)  # fmt: skip
+)

@@ -11,7 +11,7 @@ import numpy as np
 from hybridflow.compat.v1.graph import Graph, Handle, Operation, Tensor, dtype_of, get_default_graph, mapped
 from hybridflow.compat.v1.summary import Summary
 from hybridflow.compat.v1.variables import Variable
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 from hybridflow.core.node import Node
 from hybridflow.core.tensor import Tensor as Value
 from hybridflow.core.tensor import asarray, make_tensor
@@ -148,20 +148,17 @@ class Session:
             tensor = self.graph.as_graph_element(key)
             if not isinstance(tensor, Tensor):
                 raise ArgumentTypeError(
-                    message(f"run: the feed has a {type(key).__name__} as a key", got=repr(key)[:60],
-                            hint="Keys are placeholders or tensors; Variables are assigned: w.load(value, sess).")
-                )  # fmt: skip
+                    f"run: the feed has a {type(key).__name__} as a key", got=repr(key)[:60],
+                    hint="Keys are placeholders or tensors; Variables are assigned: w.load(value, sess)."
+                )
             if isinstance(value, Handle):
-                raise ArgumentTypeError(
-                    message(f"run: a tensor of the graph is fed for {tensor.name}", got=repr(value),
-                            hint="Feed NumPy arrays and numbers; run the tensor first.")
-                )  # fmt: skip
+                raise ArgumentTypeError(f"run: a tensor of the graph is fed for {tensor.name}", got=repr(value),
+                                        hint="Feed NumPy arrays and numbers; run the tensor first.")
             array = np.asarray(value)
             dtype = dtype_of(tensor.dtype)
             if array.dtype != dtype and array.dtype.kind == "f" and np.issubdtype(dtype, np.integer):
-                raise ArgumentTypeError(
-                    message(f"run: {array.dtype} is fed for {tensor.name}, which is {dtype}", hint="Feed integers.")
-                )
+                raise ArgumentTypeError(f"run: {array.dtype} is fed for {tensor.name}, which is {dtype}",
+                                        hint="Feed integers.")
             fed[tensor] = asarray(array.astype(dtype))
         return fed
 
@@ -223,11 +220,9 @@ class Session:
         for node in sorted(assignments, key=lambda node: node.sequence):
             before = last.get(id(assignments[node]))
             if before is not None and before not in self._waits_for(node):
-                raise ArgumentError(
-                    message(f"run: Variable {assignments[node].name!r} is assigned twice, in no order",
-                            got=f"at {before.location} and at {node.location}",
-                            hint="Say the order: with tf.control_dependencies([first]): second = ...")
-                )  # fmt: skip
+                raise ArgumentError(f"run: Variable {assignments[node].name!r} is assigned twice, in no order",
+                                    got=f"at {before.location} and at {node.location}",
+                                    hint="Say the order: with tf.control_dependencies([first]): second = ...")
             last[id(assignments[node])] = node
         return list(last.values())
 
@@ -240,10 +235,9 @@ class Session:
     def _check_initialized(self, plan: _Plan) -> None:
         for state in plan.reads:
             if state not in self._initialized:
-                raise ArgumentError(
-                    message(f"run: Variable {state.name!r} has no value in this session yet", got=str(state.spec),
-                            hint="Run tf.global_variables_initializer() first, or restore a checkpoint.")
-                )  # fmt: skip
+                raise ArgumentError(f"run: Variable {state.name!r} has no value in this session yet",
+                                    got=str(state.spec),
+                                    hint="Run tf.global_variables_initializer() first, or restore a checkpoint.")
 
     def _take_over(self) -> None:
         """Store the values of the session that ran before, and put this session's values into the Variables."""
@@ -263,9 +257,7 @@ class Session:
         assignments = [(one.state, asarray(value, dtype=one.dtype)) for one, value in values.items()]
         for state, value in assignments:
             if state.shape != value.shape:
-                raise ArgumentError(
-                    message(f"load: {value.spec} does not fit Variable {state.name!r}", got=str(state.spec))
-                )
+                raise ArgumentError(f"load: {value.spec} does not fit Variable {state.name!r}", got=str(state.spec))
         for state, value in assignments:
             state.assign(value)
             self._initialized.add(state)
@@ -335,19 +327,15 @@ def session_or_default(session: Session | None, what: str) -> Session:
     """
     chosen = session or get_default_session()
     if chosen is None:
-        raise ArgumentError(
-            message(f"{what}: there is no default session",
-                    hint="Use it in `with tf.Session() as sess:`, or pass session=sess.")
-        )  # fmt: skip
+        raise ArgumentError(f"{what}: there is no default session",
+                            hint="Use it in `with tf.Session() as sess:`, or pass session=sess.")
     return chosen
 
 
 def _fetchable(fetch: Any) -> Any:
     if not isinstance(fetch, Handle | Operation | Summary):
-        raise ArgumentTypeError(
-            message(f"run: a fetch is a {type(fetch).__name__}", got=repr(fetch)[:60],
-                    hint="Fetch tensors, Variables, operations and summaries of the graph.")
-        )  # fmt: skip
+        raise ArgumentTypeError(f"run: a fetch is a {type(fetch).__name__}", got=repr(fetch)[:60],
+                                hint="Fetch tensors, Variables, operations and summaries of the graph.")
     return fetch
 
 

@@ -14,7 +14,7 @@ from hybridflow.compat.v1.functions import gradients, group
 from hybridflow.compat.v1.graph import GraphKeys, Operation, Tensor, added, get_default_graph
 from hybridflow.compat.v1.session import Session
 from hybridflow.compat.v1.variables import Variable, global_variables, trainable_variables
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 
 Pairs = Sequence[tuple[Any, Variable]]
 
@@ -49,7 +49,7 @@ class Optimizer:
         """
         chosen = list(trainable_variables() if var_list is None else var_list)
         if not chosen:
-            raise ArgumentError(message(f"{self._name}: there is no Variable to optimize", hint="Make a tf.Variable."))
+            raise ArgumentError(f"{self._name}: there is no Variable to optimize", hint="Make a tf.Variable.")
         return list(zip(gradients(loss, chosen), chosen, strict=True))
 
     def apply_gradients(
@@ -67,10 +67,8 @@ class Optimizer:
         """
         pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
         if not pairs:
-            raise ArgumentError(
-                message(f"{self._name}: no Variable has a gradient", got=f"{len(grads_and_vars)} Variables",
-                        hint="Is the loss computed from them?")
-            )  # fmt: skip
+            raise ArgumentError(f"{self._name}: no Variable has a gradient", got=f"{len(grads_and_vars)} Variables",
+                                hint="Is the loss computed from them?")
         rate = self.learning_rate() if callable(self.learning_rate) else self.learning_rate
         made: list[Any] = self._shared(rate, [variable for _, variable in pairs])
         for gradient, variable in pairs:
@@ -82,7 +80,7 @@ class Optimizer:
     def minimize(
         self, loss: Tensor, global_step: Variable | None = None, var_list: Sequence[Variable] | None = None,
         name: str | None = None,
-    ) -> Operation:  # fmt: skip
+    ) -> Operation:
         """Add one step of the optimizer: `compute_gradients` and `apply_gradients`."""
         return self.apply_gradients(self.compute_gradients(loss, var_list), global_step, name)
 
@@ -139,7 +137,7 @@ class MomentumOptimizer(Optimizer):
     """Steps along a sum of gradients that decays by the factor `momentum`; Nesterov's variant looks a step ahead."""
 
     def __init__(self, learning_rate: Any, momentum: Any, use_locking: bool = False, name: str | None = None,
-                 use_nesterov: bool = False) -> None:  # fmt: skip
+                 use_nesterov: bool = False) -> None:
         super().__init__(learning_rate, use_locking, name)
         self._momentum = momentum
         self._nesterov = use_nesterov
@@ -160,7 +158,7 @@ class AdagradOptimizer(Optimizer):
     """
 
     def __init__(self, learning_rate: Any, initial_accumulator_value: float = 0.1, use_locking: bool = False,
-                 name: str | None = None) -> None:  # fmt: skip
+                 name: str | None = None) -> None:
         super().__init__(learning_rate, use_locking, name)
         self._start = initial_accumulator_value
 
@@ -180,7 +178,7 @@ class RMSPropOptimizer(Optimizer):
     """
 
     def __init__(self, learning_rate: Any, decay: float = 0.9, momentum: float = 0.0, epsilon: float = 1e-10,
-                 use_locking: bool = False, centered: bool = False, name: str | None = None) -> None:  # fmt: skip
+                 use_locking: bool = False, centered: bool = False, name: str | None = None) -> None:
         super().__init__(learning_rate, use_locking, name)
         self._decay, self._momentum, self._epsilon, self._centered = decay, momentum, epsilon, centered
 
@@ -211,7 +209,7 @@ class AdamOptimizer(Optimizer):
     """
 
     def __init__(self, learning_rate: Any = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
-                 use_locking: bool = False, name: str | None = None) -> None:  # fmt: skip
+                 use_locking: bool = False, name: str | None = None) -> None:
         super().__init__(learning_rate, use_locking, name)
         self._beta1, self._beta2, self._epsilon = beta1, beta2, epsilon
         self._powers: list[Variable] = []
@@ -248,7 +246,7 @@ class AdamOptimizer(Optimizer):
 def exponential_decay(
     learning_rate: Any, global_step: Any, decay_steps: Any, decay_rate: Any, staircase: bool = False,
     name: str = "ExponentialDecay",
-) -> Any:  # fmt: skip
+) -> Any:
     """Add ``learning_rate * decay_rate ** (global_step / decay_steps)``; a staircase rounds the exponent down."""
 
     def rate(start: Any, step: Any, steps: Any, factor: Any) -> Any:
@@ -286,7 +284,7 @@ class Saver:
         chosen = global_variables() if var_list is None else var_list
         self._named: dict[str, Variable] = chosen if isinstance(chosen, dict) else {one.op.name: one for one in chosen}
         if not self._named:
-            raise ArgumentError(message("Saver: there are no Variables to save", hint="Make it after the Variables."))
+            raise ArgumentError("Saver: there are no Variables to save", hint="Make it after the Variables.")
         self._most = max_to_keep or 0
         self.last_checkpoints: list[str] = []
 
@@ -314,10 +312,9 @@ class Saver:
         values = hf.load(os.fspath(save_path) + _SUFFIX, copy=True)
         missing = [name for name in self._named if name not in values]
         if missing:
-            raise ArgumentError(
-                message(f"restore: the checkpoint lacks {', '.join(missing)}", got=f"it has {', '.join(values)}",
-                        hint="Give the Saver a dict from the file's names to Variables.")
-            )  # fmt: skip
+            raise ArgumentError(f"restore: the checkpoint lacks {', '.join(missing)}",
+                                got=f"it has {', '.join(values)}",
+                                hint="Give the Saver a dict from the file's names to Variables.")
         sess.load({variable: values[name] for name, variable in self._named.items()})
 
 

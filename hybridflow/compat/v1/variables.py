@@ -15,7 +15,7 @@ from hybridflow.core.attached import attached
 from hybridflow.core.context import context_of
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import float32
-from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ShapeError
 from hybridflow.core.tensor import Tensor as Value
 from hybridflow.core.tensor import as_tensor
 from hybridflow.core.variable import Variable as State
@@ -62,7 +62,7 @@ class Variable(Handle):
         del validate_shape  # shapes are always known
         graph = get_default_graph()
         if initial_value is None:
-            raise ArgumentError(message("Variable: it needs an initial value", hint="Write tf.Variable(value)."))
+            raise ArgumentError("Variable: it needs an initial value", hint="Write tf.Variable(value).")
         with graph.name_scope(name or "Variable"):
             if callable(initial_value) and not isinstance(initial_value, Handle):
                 initial_value = initial_value()
@@ -83,10 +83,8 @@ class Variable(Handle):
         self.initial_value = initial_value
         spec = initial_value.spec()
         if any([isinstance(size, Dim) for size in spec.shape]):
-            raise ShapeError(
-                message(f"Variable: the initial value of {name!r} has an open size", got=str(spec),
-                        hint="Give all of its sizes.")
-            )  # fmt: skip
+            raise ShapeError(f"Variable: the initial value of {name!r} has an open size", got=str(spec),
+                             hint="Give all of its sizes.")
         with context_of(None):
             self.state = State(np.zeros(spec.shape, spec.dtype), name=name, trainable=trainable)
         graph.states.add(self.state)
@@ -236,7 +234,7 @@ def variable_scope(
         short = name_or_scope
         if short is None:
             if default_name is None:
-                raise ArgumentError(message("variable_scope: no name is given", hint="Write variable_scope('name')."))
+                raise ArgumentError("variable_scope: no name is given", hint="Write variable_scope('name').")
             number, short = 0, default_name
             while any([one.name.startswith(f"{_joined(outer.name, short)}/") for one in global_variables()]):
                 number += 1
@@ -291,9 +289,7 @@ def get_variable(
     full = _joined(scope.name, name)
     existing = next((one for one in global_variables() if one._name == full), None)
     if existing is None and scope.reuse is True:
-        raise ArgumentError(
-            message(f"get_variable: there is no Variable {full!r} to reuse", hint="Write reuse=tf.AUTO_REUSE.")
-        )
+        raise ArgumentError(f"get_variable: there is no Variable {full!r} to reuse", hint="Write reuse=tf.AUTO_REUSE.")
     if existing is not None:
         _fits(existing, full, scope, shape, dtype)
         return existing
@@ -309,23 +305,21 @@ def get_variable(
 
 def _fits(found: Variable, full: str, scope: VariableScope, shape: Any, dtype: Any) -> None:
     if scope.reuse is False:
-        raise ArgumentError(
-            message(f"get_variable: there is a Variable {full!r} already", got=str(found.spec()),
-                    hint="Write `with tf.variable_scope(name, reuse=tf.AUTO_REUSE):` to share it.")
-        )  # fmt: skip
+        raise ArgumentError(f"get_variable: there is a Variable {full!r} already", got=str(found.spec()),
+                            hint="Write `with tf.variable_scope(name, reuse=tf.AUTO_REUSE):` to share it.")
     expected = found.spec().shape if shape is None else tuple(shape if isinstance(shape, list | tuple) else (shape,))
     if tuple([int(size) for size in expected]) != found.spec().shape or dtype_of(dtype) != found.dtype:
         raise ArgumentError(
-            message(f"get_variable: {full!r} is {found.spec()}, asked for is {dtype_of(dtype)} of shape {expected}",
-                    hint="Ask for the same shape and dtype.")
-        )  # fmt: skip
+            f"get_variable: {full!r} is {found.spec()}, asked for is {dtype_of(dtype)} of shape {expected}",
+            hint="Ask for the same shape and dtype."
+        )
 
 
 def _start(full: str, initializer: Any, shape: Any, dtype: Any) -> Any:
     if initializer is not None and not callable(initializer):
         return initializer
     if shape is None:
-        raise ArgumentError(message(f"get_variable: the shape of {full!r} is not given", hint="Write shape=[...]."))
+        raise ArgumentError(f"get_variable: the shape of {full!r} is not given", hint="Write shape=[...].")
     if initializer is None:
         floats = np.issubdtype(dtype_of(dtype), np.inexact)
         initializer = glorot_uniform_initializer() if floats else _zeros

@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 
 COORDINATOR, INDEX, COUNT = "HYBRIDFLOW_COORDINATOR", "HYBRIDFLOW_PROCESS_INDEX", "HYBRIDFLOW_PROCESS_COUNT"
 HOSTED, TOKEN, DEVICES, LOCAL = (
     "HYBRIDFLOW_COORDINATOR_RUNS", "HYBRIDFLOW_TOKEN", "HYBRIDFLOW_DEVICES", "HYBRIDFLOW_LOCAL_INDEX",
-)  # fmt: skip
+)
 _PORT = 8476
 """The coordinator's port where the environment names a host only."""
 
@@ -54,9 +54,7 @@ def place_of(environment: Mapping[str, str]) -> Place | None:
 
 def _checked(place: Place) -> Place:
     if not 0 <= place.index < place.count:
-        raise ArgumentError(
-            message(f"initialize: process {place.index} of {place.count}", hint="Processes are counted from 0.")
-        )
+        raise ArgumentError(f"initialize: process {place.index} of {place.count}", hint="Processes are counted from 0.")
     return place
 
 
@@ -70,15 +68,15 @@ def _plain(environment: Mapping[str, str]) -> Place | None:
     missing = [name for name in (COORDINATOR, INDEX, COUNT) if name not in given]
     if missing:
         raise ArgumentError(
-            message(f"initialize: the environment has not {' and '.join(missing)}",
-                    got=", ".join([f"{name}={given[name]}" for name in (COORDINATOR, INDEX, COUNT) if name in given]),
-                    hint=f"Set {COORDINATOR}=host:port of process 0, {INDEX} from 0 on, and {COUNT}.")
-        )  # fmt: skip
+            f"initialize: the environment has not {' and '.join(missing)}",
+            got=", ".join([f"{name}={given[name]}" for name in (COORDINATOR, INDEX, COUNT) if name in given]),
+            hint=f"Set {COORDINATOR}=host:port of process 0, {INDEX} from 0 on, and {COUNT}."
+        )
     devices, local = given.get(DEVICES), given.get(LOCAL)
     return Place(
         given[COORDINATOR], _number(given, INDEX), _number(given, COUNT), None if local is None else int(local),
         given.get(HOSTED) == "1", given.get(TOKEN, ""), None if devices is None else int(devices),
-    )  # fmt: skip
+    )
 
 
 def _jax(environment: Mapping[str, str]) -> Place | None:
@@ -96,7 +94,7 @@ def _torch(environment: Mapping[str, str]) -> Place | None:
     return Place(
         f"{environment['MASTER_ADDR']}:{environment.get('MASTER_PORT', _PORT)}", _number(environment, "RANK"),
         _number(environment, "WORLD_SIZE"), None if local is None else int(local),
-    )  # fmt: skip
+    )
 
 
 def _slurm(environment: Mapping[str, str]) -> Place | None:
@@ -108,7 +106,7 @@ def _slurm(environment: Mapping[str, str]) -> Place | None:
     return Place(
         f"{first_host(nodes)}:{port}", _number(environment, "SLURM_PROCID"),
         _number(environment, "SLURM_STEP_NUM_TASKS"), _number(environment, "SLURM_LOCALID"),
-    )  # fmt: skip
+    )
 
 
 def first_host(nodes: str) -> str:
@@ -127,5 +125,5 @@ def first_host(nodes: str) -> str:
 def _number(environment: Mapping[str, str], name: str) -> int:
     text = environment.get(name, "")
     if not text.isdecimal():
-        raise ArgumentError(message(f"initialize: the environment variable {name} is no number", got=repr(text)))
+        raise ArgumentError(f"initialize: the environment variable {name} is no number", got=repr(text))
     return int(text)

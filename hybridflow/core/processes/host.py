@@ -58,7 +58,7 @@ def start_beside(place: Place) -> None:
     subprocess.Popen(
         command, stdin=subprocess.DEVNULL, env={**os.environ, TOKEN: place.token, "JAX_PLATFORMS": "cpu"},
         start_new_session=True,
-    )  # fmt: skip
+    )
 
 
 def main() -> None:

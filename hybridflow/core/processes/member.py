@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, cast
 
-from hybridflow.core.errors import DeviceLostError, HybridflowError, ProgramsDifferError, message
+from hybridflow.core.errors import DeviceLostError, HybridflowError, ProgramsDifferError
 from hybridflow.core.processes.environment import Place
 from hybridflow.core.processes.wire import Line, encoded, split_address
 
@@ -71,15 +71,15 @@ class Member:
             except OSError as error:
                 if time.monotonic() > until:
                     raise DeviceLostError(
-                        message(f"initialize: nobody answers at {self.place.coordinator}", got=str(error),
-                                hint="Process 0 runs the coordinator there; does it run, and does a firewall allow it?")
-                    ) from None  # fmt: skip
+                        f"initialize: nobody answers at {self.place.coordinator}", got=str(error),
+                        hint="Process 0 runs the coordinator there; does it run, and does a firewall allow it?"
+                    ) from None
                 time.sleep(0.1)
         line.socket.settimeout(None)
         line.send({"hello": self.place.index, "kind": kind, "token": self.place.token, "timeout": self._timeout})
         welcome = line.receive() or {"refused": "the coordinator is gone"}
         if "refused" in welcome:
-            raise DeviceLostError(message(f"initialize: {welcome['refused']}", got=f"process {self.place.index}"))
+            raise DeviceLostError(f"initialize: {welcome['refused']}", got=f"process {self.place.index}")
         self.service = welcome["service"]
         return line
 
@@ -103,10 +103,8 @@ class Member:
                 if reply["texts"]:
                     lines = [] if texts is None else list(texts())
                     first = self._asked(encoded({"meet": "texts", "lines": lines}))["values"][0]
-                raise ProgramsDifferError(
-                    message(reply["differs"] + (f"\n  {first}" if first else ""),
-                            hint="Every process must run the same program with the same Python values.")
-                )  # fmt: skip
+                raise ProgramsDifferError(reply["differs"] + (f"\n  {first}" if first else ""),
+                                          hint="Every process must run the same program with the same Python values.")
             return reply.get("values", [])
 
     def _asked(self, request: bytes) -> dict[str, Any]:
@@ -126,7 +124,7 @@ class Member:
 
     def _lost_error(self, sentence: str) -> DeviceLostError:
         self._failed = True
-        return DeviceLostError(message(sentence, hint=f"So process {self.place.index} cannot go on."))
+        return DeviceLostError(sentence, hint=f"So process {self.place.index} cannot go on.")
 
     def broadcast(self, what: str, value: Any) -> Any:
         """Return process 0's value, of JSON's types."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hybridflow.backend.files import write_bytes
-from hybridflow.core.errors import ExportError, message
+from hybridflow.core.errors import ExportError
 from hybridflow.core.node import Node
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
@@ -26,10 +26,8 @@ LARGEST = 1 << 30
 def model_of(graph: Graph, *, as_inputs: bool = False) -> Any:
     """Return a graph as an ONNX `ModelProto`; see `Graph.to_onnx`."""
     if not graph.outputs:
-        raise ExportError(
-            message(f"to_onnx: {graph.name}: the graph has no results",
-                    hint="A graph made by hand computes what a session fetches; export a compiled function's.")
-        )  # fmt: skip
+        raise ExportError(f"to_onnx: {graph.name}: the graph has no results",
+                          hint="A graph made by hand computes what a session fetches; export a compiled function's.")
     values: Mapping[Node, Any] = {} if as_inputs else graph.captured
     arrays = {node: _array(value) for node, value in values.items()}
     return Writer(graph, arrays, graph.output_names).model()

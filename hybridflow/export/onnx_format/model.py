@@ -49,7 +49,7 @@ class Writer:
     def __init__(
         self, graph: Graph, values: Mapping[Node, Any], outputs: Sequence[str] = (), inputs: Sequence[str] = (),
         opset: int = OPSET,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.helper = onnx_module("helper")
         self.operators = Operators(self, opset)
         self.opset = opset
@@ -89,7 +89,7 @@ class Writer:
         model = self.helper.make_model(
             graph_proto, producer_name="hybridflow", ir_version=_IR_VERSION,
             opset_imports=[self.helper.make_opsetid("", self.opset)],
-        )  # fmt: skip
+        )
         if self.graph.dims.guards:
             model.metadata_props.add(key="sizes", value="; ".join(map(str, self.graph.dims.guards)))
         return model
@@ -296,7 +296,7 @@ class Writer:
                 outputs.append(
                     self.info(out, _spec_of(value)) if known
                     else self.helper.make_tensor_value_info(out, element_type(value.dtype), None)
-                )  # fmt: skip
+                )
             infos = [self.info(text, spec) for text, spec in inputs]
             return self.helper.make_graph(self.levels[-1].nodes, name, infos, outputs)
         finally:

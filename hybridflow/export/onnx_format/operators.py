@@ -216,7 +216,7 @@ class Operators:
 _OF_SIZES: dict[Any, str] = {
     operator.add: "Add", operator.sub: "Sub", operator.mul: "Mul", operator.truediv: "Div", operator.pow: "Pow",
     operator.neg: "Neg", operator.abs: "Abs", math.sqrt: "Sqrt",
-}  # fmt: skip
+}
 """The Python functions that traces apply to sizes, each with ONNX's operator."""
 
 
@@ -234,14 +234,14 @@ def _plain(size: Any) -> Any:
 _WIDER: dict[str, tuple[DType, ...]] = {
     "bfloat16": (float32,), "float16": (float32,), "uint32": (int64,),
     **dict.fromkeys(("bool", "int8", "int16", "uint8", "uint16"), (int32, int64, float32)), "int32": (int64,),
-}  # fmt: skip
+}
 """For each dtype, the wider dtypes that hold all its numbers, narrowest first."""
 
 
 _MOVES = frozenset([
     "Cast", "Concat", "Gather", "GatherElements", "GatherND", "Identity", "If", "Loop", "Pad", "Reshape", "Scan",
     "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze",
-])  # fmt: skip
+])
 """Operators that run on bfloat16: runtimes can move it, but not compute with it, whatever the schemas say."""
 
 
@@ -272,7 +272,7 @@ def _accepted(operator: str, opset: int, formal: Any, dtype: DType) -> DType:
 def _like(operator: str, opset: int, formal: Any, formals: Sequence[Any], inputs: Sequence[Any]) -> DType:
     """Return the dtype for a number among an operator's inputs: the only one allowed, or that of inputs of its type."""
     alike = [x.dtype for x, other in zip(inputs, formals, strict=True)
-             if isinstance(x, Value) and other.type_str == formal.type_str]  # fmt: skip
+             if isinstance(x, Value) and other.type_str == formal.type_str]
     return _fixed(operator, opset, formal.type_str) or (alike[0] if alike else float32)
 
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from hybridflow.core.dtypes import DType
-from hybridflow.core.errors import MissingPackageError, message
+from hybridflow.core.errors import MissingPackageError
 
 OPSET = 23
 """The default version of ONNX's operators: the newest that the common runtimes support."""
@@ -25,9 +25,8 @@ def onnx_module(name: str = "") -> Any:
     try:
         return import_module(f"onnx.{name}" if name else "onnx")
     except ImportError:
-        raise MissingPackageError(
-            message("to_onnx: needs onnx, which is not installed", hint="Run pip install 'hybridflow[onnx]'.")
-        ) from None
+        raise MissingPackageError("to_onnx: needs onnx, which is not installed",
+                                  hint="Run pip install 'hybridflow[onnx]'.") from None
 
 
 def type_text(dtype: DType) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hybridflow.core.context import made_once
 from hybridflow.core.dtypes import bool_, float32, int32
-from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ShapeError
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
@@ -112,20 +112,17 @@ class MultiHeadAttention(Module):
         if heads < 1 or width % heads or (rotary and width // heads % 2):
             sizes = "even sizes, which rotary positions need" if rotary else "equal sizes"
             raise ArgumentError(
-                message(f"MultiHeadAttention: the width cannot be cut into heads of {sizes}",
-                        got=f"width={width}, heads={heads}",
-                        hint="Choose a width that is a multiple of the heads" + (", taken twice." if rotary else "."))
-            )  # fmt: skip
+                f"MultiHeadAttention: the width cannot be cut into heads of {sizes}",
+                got=f"width={width}, heads={heads}",
+                hint="Choose a width that is a multiple of the heads" + (", taken twice." if rotary else ".")
+            )
         self.kv_heads = heads if kv_heads is None else kv_heads
         if self.kv_heads < 1 or heads % self.kv_heads:
-            raise ArgumentError(
-                message("MultiHeadAttention: the heads cannot be cut into groups of equal sizes",
-                        got=f"heads={heads}, kv_heads={kv_heads}", hint="Choose kv_heads that divide the heads.")
-            )  # fmt: skip
+            raise ArgumentError("MultiHeadAttention: the heads cannot be cut into groups of equal sizes",
+                                got=f"heads={heads}, kv_heads={kv_heads}",
+                                hint="Choose kv_heads that divide the heads.")
         if not 0 <= dropout < 1:
-            raise ArgumentError(
-                message("MultiHeadAttention: dropout must be from 0 to below 1", got=f"dropout={dropout!r}")
-            )
+            raise ArgumentError("MultiHeadAttention: dropout must be from 0 to below 1", got=f"dropout={dropout!r}")
         self.head_width = width // heads
         self.width, self.heads, self.is_causal, self.rotary, self.base = width, heads, is_causal, rotary, base
         self.dropout = dropout
@@ -184,10 +181,8 @@ class MultiHeadAttention(Module):
             return self._of_lengths(query, key, value, mask, lengths, cache)
         query = as_tensor(query)
         if query.ndim != 3:
-            raise ShapeError(
-                message(f"{label(self)}: the input has {query.ndim} axes, not (batch, length, features)",
-                        got=str(query.spec))
-            )  # fmt: skip
+            raise ShapeError(f"{label(self)}: the input has {query.ndim} axes, not (batch, length, features)",
+                             got=str(query.spec))
         keys = query if key is None else as_tensor(key)
         values = keys if value is None else as_tensor(value)
         q, k, v = map(self._split, self._projected(query, keys, values))
@@ -208,15 +203,12 @@ class MultiHeadAttention(Module):
     def _of_lengths(self, query: Any, key: Any, value: Any, mask: Any, lengths: Any, cache: Any) -> Tensor:
         """Attend where the keys count; what does not count is zeros, so that no NaN in it reaches a gradient."""
         if cache is not None:
-            raise ArgumentError(
-                message(f"{label(self)}: lengths and a cache", hint="A cache knows its positions: leave lengths out.")
-            )
+            raise ArgumentError(f"{label(self)}: lengths and a cache",
+                                hint="A cache knows its positions: leave lengths out.")
         keys = as_tensor(query if key is None else key)
         if keys.ndim != 3:
-            raise ShapeError(
-                message(f"{label(self)}: the keys have {keys.ndim} axes, not (batch, length, features)",
-                        got=str(keys.spec))
-            )  # fmt: skip
+            raise ShapeError(f"{label(self)}: the keys have {keys.ndim} axes, not (batch, length, features)",
+                             got=str(keys.spec))
         valid = within(self, lengths, keys.shape[0], keys.shape[1])
         some, counts = valid[:, :1, None], valid[..., None]
         seen = logical_or(valid, arange(keys.shape[1]) == 0)[:, None, None, :]  # a row without any attends to zeros
@@ -229,7 +221,7 @@ class MultiHeadAttention(Module):
         keys = where(counts, keys, 0)
         values = None if value is None else where(counts, as_tensor(value), 0)
         return where(counts if key is None else some, self.forward(keys if key is None else query,
-                     None if key is None else keys, values, mask=mask), 0)  # fmt: skip
+                     None if key is None else keys, values, mask=mask), 0)
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         """Return queries, keys and values, as one product if the heads are split and all are of the same input.

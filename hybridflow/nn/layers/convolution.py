@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ShapeError
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn import init
@@ -67,16 +67,12 @@ class Conv(Module):
             window = (window,) * self.axes
         self.window = tuple(window) if isinstance(window, list | tuple) else window
         if self.axes is not None and len(self.window) != self.axes:
-            raise ArgumentError(
-                message(f"{type(self).__name__}: the window has {self.axes} axes, not {len(self.window)}",
-                        got=f"window={self.window}")
-            )  # fmt: skip
+            raise ArgumentError(f"{type(self).__name__}: the window has {self.axes} axes, not {len(self.window)}",
+                                got=f"window={self.window}")
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
         for name, count in (("in_channels", self.in_channels), ("out_channels", self.out_channels)):
             if count is not None and count % groups:
-                raise ArgumentError(
-                    message(f"{type(self).__name__}: {name}={count} are not divisible by groups={groups}")
-                )
+                raise ArgumentError(f"{type(self).__name__}: {name}={count} are not divisible by groups={groups}")
         self.has_bias, self.channels_last, self.dtype = bias, channels_last, dtype
         self.weight = self.bias = None  # pyright: ignore[reportAttributeAccessIssue]
         if self.in_channels is not None and isinstance(self.window, tuple):
@@ -89,7 +85,7 @@ class Conv(Module):
         y = conv(
             x, _kernel(self), stride=self.stride, padding=self.padding, dilation=self.dilation, groups=self.groups,
             channels_last=self.channels_last,
-        )  # fmt: skip
+        )
         return _with_bias(self, y)
 
     @staticmethod
@@ -108,10 +104,8 @@ class Conv(Module):
 
 def _make(layer: Any, shape: tuple[int, ...], size: int) -> None:
     if size % layer.groups:
-        raise ShapeError(
-            message(f"{label(layer)}: {size} channels are not divisible by groups={layer.groups}",
-                    got=f"{label(layer)} of {size} channels")
-        )
+        raise ShapeError(f"{label(layer)}: {size} channels are not divisible by groups={layer.groups}",
+                         got=f"{label(layer)} of {size} channels")
     bound = 1 / math.sqrt(max(init.fans(shape)[0], 1))
     values = init.uniform(-bound, bound)
     layer.weight = parameter(values(shape, layer.dtype), "weight")
@@ -168,7 +162,7 @@ class ConvTranspose(Conv):
         y = conv_transpose(
             x, _kernel(self), stride=self.stride, padding=self.padding, output_padding=self.output_padding,
             dilation=self.dilation, groups=self.groups, channels_last=self.channels_last,
-        )  # fmt: skip
+        )
         return _with_bias(self, y)
 
     @staticmethod

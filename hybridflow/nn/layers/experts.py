@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 
 from hybridflow.core.context import current
 from hybridflow.core.dtypes import float32, int32
-from hybridflow.core.errors import ArgumentError, LayoutError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, LayoutError, ShapeError
 from hybridflow.core.mesh import Axis, Layout, Mesh, names_of
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
@@ -124,16 +124,11 @@ class MoE(Module):
         tokens: Axis = None,
     ) -> None:
         if min(width, hidden, experts, k, groups) < 1 or k > experts:
-            raise ArgumentError(
-                message("MoE: sizes are 1 or more, and k is at most the number of experts",
-                        got=f"width={width}, hidden={hidden}, experts={experts}, k={k}, groups={groups}")
-            )  # fmt: skip
+            raise ArgumentError("MoE: sizes are 1 or more, and k is at most the number of experts",
+                                got=f"width={width}, hidden={hidden}, experts={experts}, k={k}, groups={groups}")
         if capacity_factor is not None and not capacity_factor > 0:
-            raise ArgumentError(
-                message(
-                    f"MoE: capacity_factor={capacity_factor!r}", hint="Give a positive number, or None for no limit."
-                )
-            )
+            raise ArgumentError(f"MoE: capacity_factor={capacity_factor!r}",
+                                hint="Give a positive number, or None for no limit.")
         self.width, self.hidden, self.experts, self.k, self.groups = width, hidden, experts, k, groups
         self.capacity_factor, self.activation, self.dtype = capacity_factor, activation or gelu, dtype
         self.layouts = layouts_for("MoE", layouts, {"experts": _layouts(gated, bias)})
@@ -161,14 +156,12 @@ class MoE(Module):
         count = math.prod(tensor.shape[:-1])
         if not tensor.shape or tensor.shape[-1] != self.width or count % self.groups:
             raise ShapeError(
-                message(f"{label(self)}: the input is (..., {self.width}), with tokens for {self.groups} equal groups",
-                        got=f"{tensor.spec}, {count} tokens", hint="Choose groups= so that it divides the tokens.")
-            )  # fmt: skip
+                f"{label(self)}: the input is (..., {self.width}), with tokens for {self.groups} equal groups",
+                got=f"{tensor.spec}, {count} tokens", hint="Choose groups= so that it divides the tokens."
+            )
         if self.router.shape[-1] != self.experts:
-            raise ShapeError(
-                message(f"{label(self)}: the router's weight is for {self.router.shape[-1]} experts",
-                        got=f"experts={self.experts}", hint="The number of experts is set when the layer is made.")
-            )  # fmt: skip
+            raise ShapeError(f"{label(self)}: the router's weight is for {self.router.shape[-1]} experts",
+                             got=f"experts={self.experts}", hint="The number of experts is set when the layer is made.")
         rows = reshape(tensor, (self.groups, count // self.groups, self.width))
         weights = [self.up, self.gate, self.down, self.up_bias, self.down_bias]
         mesh = self._mesh()
@@ -196,15 +189,15 @@ class MoE(Module):
         mesh = None if tracer is None or tracer.manual is not None else tracer.mesh
         if mesh is None or any([name not in mesh.shape for name in names_of(self.experts_over)]) or (
             self.experts_over is None
-        ):  # fmt: skip
+        ):
             return None
         if self.experts % mesh.parts(self.experts_over) or self.groups % mesh.parts(self.tokens):
             raise LayoutError(
-                message(f"{label(self)}: {self.experts} experts over {mesh.parts(self.experts_over)} devices, and "
-                        f"{self.groups} groups of tokens over {mesh.parts(self.tokens)}",
-                        got=f"layouts='experts:{self.experts_over}' on {mesh}",
-                        hint="The devices must divide both: choose groups= as a multiple of them.")
-            )  # fmt: skip
+                f"{label(self)}: {self.experts} experts over {mesh.parts(self.experts_over)} devices, and "
+                f"{self.groups} groups of tokens over {mesh.parts(self.tokens)}",
+                got=f"layouts='experts:{self.experts_over}' on {mesh}",
+                hint="The devices must divide both: choose groups= as a multiple of them."
+            )
         return mesh
 
     def route(self, rows: Tensor, router: Any = None) -> Routing:

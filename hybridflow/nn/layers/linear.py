@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, overload
 
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor, new_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn import init
@@ -122,9 +122,8 @@ class Embedding(Module):
     ) -> None:
         self.count, self.width = in_and_out("Embedding", (count, width))
         if padding_id is not None and not -count <= padding_id < count:
-            raise ArgumentError(
-                message("Embedding: padding_id is no id of the table", got=f"padding_id={padding_id}, count={count}")
-            )
+            raise ArgumentError("Embedding: padding_id is no id of the table",
+                                got=f"padding_id={padding_id}, count={count}")
         self.padding_id = None if padding_id is None else padding_id % count
         self.layouts = layouts_for("Embedding", layouts, _TABLES)
         values = init.normal()((count, width), dtype)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast
 
 from hybridflow.core.attached import attached
-from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentTypeError
 from hybridflow.core.functions import Whole
 from hybridflow.core.keywords import take_foreign_keywords
 from hybridflow.core.module_calls import ACTIVE
@@ -104,10 +104,10 @@ class Module(Whole):
 
     def __getitem__(self, key: Any) -> Any:
         """Say that a module is no sequence of its parameters: Python asks for items to iterate, too."""
-        raise ArgumentTypeError(message(f"{type(self).__name__}: a module is no sequence", hint=_IN_ORDER))
+        raise ArgumentTypeError(f"{type(self).__name__}: a module is no sequence", hint=_IN_ORDER)
 
     def __mul__(self, other: Any) -> Any:
-        raise ArgumentTypeError(message(f"{type(self).__name__}: a module is no number", hint=_IN_ORDER))
+        raise ArgumentTypeError(f"{type(self).__name__}: a module is no number", hint=_IN_ORDER)
 
     __rmul__ = __mul__
 

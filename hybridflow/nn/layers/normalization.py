@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ShapeError
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn import init
@@ -34,7 +34,7 @@ class _Norm(Module):
 
     def _set_up(self, size: int | None, epsilon: float, scale: bool, bias: bool, dtype: Any) -> None:
         if size is not None and (type(size) is not int or size < 1):
-            raise ArgumentError(message(f"{type(self).__name__}: a size is a positive integer", got=repr(size)[:80]))
+            raise ArgumentError(f"{type(self).__name__}: a size is a positive integer", got=repr(size)[:80])
         self.size = size
         self.epsilon, self.has_scale, self.has_bias, self.dtype = epsilon, scale, bias, dtype
         self.weight = self.bias = None
@@ -72,7 +72,7 @@ class LayerNorm(_Norm):
     def __init__(
         self, size: int | None = None, *, epsilon: float = 1e-5, scale: bool = True, bias: bool = True,
         dtype: Any = "float32",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._set_up(size, epsilon, scale, bias, dtype)
         if size is not None:
             make_parameters(self, size, _make_parameters)
@@ -194,10 +194,8 @@ class InstanceNorm(_Norm):
 def _require_spatial(layer: Any, x: Tensor) -> None:
     count = layer.axes
     if count is not None and x.ndim != count + 2 and not (count == 1 and x.ndim == 2):
-        raise ShapeError(
-            message(f"{label(layer)}: the input has {x.ndim - 2} spatial axes, not {count}", got=str(x.spec),
-                    hint="The input is (n, channels, *spatial).")
-        )  # fmt: skip
+        raise ShapeError(f"{label(layer)}: the input has {x.ndim - 2} spatial axes, not {count}", got=str(x.spec),
+                         hint="The input is (n, channels, *spatial).")
 
 
 class BatchNorm(_Norm):
@@ -241,7 +239,7 @@ class BatchNorm(_Norm):
     def __init__(
         self, size: int | None = None, *, momentum: float = 0.1, epsilon: float = 1e-5, scale: bool = True,
         dtype: Any = "float32",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._set_up(size, epsilon, scale, True, dtype)
         self.momentum = momentum
         self.running_mean = self.running_var = None  # pyright: ignore[reportAttributeAccessIssue]
@@ -271,9 +269,9 @@ def _move(layer: BatchNorm, average: Any, value: Tensor) -> None:
     """Move an average towards a value."""
     if not isinstance(average, Variable):
         raise ArgumentError(
-            message(f"{label(layer)}: in training mode its averages are assigned, and here they are slices of others",
-                    hint="Call model.eval() before hf.nn.stack, or train each model by itself.")
-        )  # fmt: skip
+            f"{label(layer)}: in training mode its averages are assigned, and here they are slices of others",
+            hint="Call model.eval() before hf.nn.stack, or train each model by itself."
+        )
     average.assign((1.0 - layer.momentum) * average.read() + layer.momentum * cast_to(value, average.dtype))
 
 

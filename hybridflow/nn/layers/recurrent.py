@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ShapeError
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.nested.scans import scan
 from hybridflow.nn import init
@@ -48,7 +48,7 @@ class _Recurrent(Module):
     ) -> None:
         self.input_size, self.hidden_size = in_and_out(type(self).__name__, sizes)
         if layers < 1:
-            raise ArgumentError(message(f"{type(self).__name__}: layers={layers} is not a positive number"))
+            raise ArgumentError(f"{type(self).__name__}: layers={layers} is not a positive number")
         self.layers, self.bidirectional, self.has_bias, self.dropout = layers, bidirectional, bias, dropout
         self.dtype = dtype
         self.suffixes = [f"_l{layer}{end}" for layer in range(layers) for end in ("", "_reverse")[: 1 + bidirectional]]
@@ -76,9 +76,8 @@ class _Recurrent(Module):
         """
         x = as_tensor(x)
         if x.ndim != 3:
-            raise ShapeError(
-                message(f"{label(self)}: the input has {x.ndim} axes, not (batch, time, features)", got=str(x.spec))
-            )
+            raise ShapeError(f"{label(self)}: the input has {x.ndim} axes, not (batch, time, features)",
+                             got=str(x.spec))
         require_size(self, "input_size", x, -1, _make)
         given = self._state(state, x)
         outputs: list[Any] = []
@@ -110,10 +109,8 @@ class _Recurrent(Module):
         given = [as_tensor(one) for one in ((state,) if self.states == 1 else state)]
         for one in given:
             if one.shape != shape:
-                raise ShapeError(
-                    message(f"{label(self)}: the state has shape {one.shape}, not {shape}", got=str(one.spec),
-                            hint="A state is (layers * directions, batch, hidden).")
-                )  # fmt: skip
+                raise ShapeError(f"{label(self)}: the state has shape {one.shape}, not {shape}", got=str(one.spec),
+                                 hint="A state is (layers * directions, batch, hidden).")
         return given
 
     def _run(self, suffix: str, state: list[Tensor], x: Tensor, valid: Tensor | None) -> tuple[Any, Tensor]:
@@ -188,7 +185,7 @@ class RNN(_Recurrent):
 
     def __init__(self, *sizes: int, activation: str = "tanh", **options: Any) -> None:
         if activation not in ("tanh", "relu"):
-            raise ArgumentError(message(f"RNN: activation={activation!r} is neither 'tanh' nor 'relu'"))
+            raise ArgumentError(f"RNN: activation={activation!r} is neither 'tanh' nor 'relu'")
         self.activation = activation
         super().__init__(*sizes, **options)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.nn.layers.module import Module
@@ -50,15 +50,13 @@ class Sequential(Module):
     def __init__(self, *layers: Callable[..., Any]) -> None:
         for number, layer in enumerate(layers):
             if isinstance(layer, type):
-                raise ArgumentTypeError(
-                    message(f"Sequential: layer {number} is the class {layer.__name__}, not a layer of it",
-                            hint=f"Write {layer.__name__}(), with its arguments in the parentheses.")
-                )  # fmt: skip
+                raise ArgumentTypeError(f"Sequential: layer {number} is the class {layer.__name__}, not a layer of it",
+                                        hint=f"Write {layer.__name__}(), with its arguments in the parentheses.")
             if not callable(layer):
                 raise ArgumentTypeError(
-                    message(f"Sequential: layer {number} is a {type(layer).__name__}, which cannot be called",
-                            got=repr(layer)[:80], hint="Write Sequential(*layers) for a list of layers.")
-                )  # fmt: skip
+                    f"Sequential: layer {number} is a {type(layer).__name__}, which cannot be called",
+                    got=repr(layer)[:80], hint="Write Sequential(*layers) for a list of layers."
+                )
             setattr(self, str(number), layer)
         self.count = len(layers)
 
@@ -106,11 +104,9 @@ class Identity(Module):
 def _require_axes(layer: Dropout | _Adaptive, x: Tensor) -> None:
     """Raise unless an input has the number of spatial axes that a class such as `Dropout2d` demands."""
     if layer.axes is not None and x.ndim - 2 != layer.axes:
-        raise ShapeError(
-            message(f"{label(layer)}: the input has {max(x.ndim - 2, 0)} spatial axes, the layer {layer.axes}",
-                    got=f"{label(layer)}({x.spec})",
-                    hint="The input is (n, channels, *spatial); an example alone needs x[None].")
-        )  # fmt: skip
+        raise ShapeError(f"{label(layer)}: the input has {max(x.ndim - 2, 0)} spatial axes, the layer {layer.axes}",
+                         got=f"{label(layer)}({x.spec})",
+                         hint="The input is (n, channels, *spatial); an example alone needs x[None].")
 
 
 class Dropout(Module):
@@ -129,7 +125,7 @@ class Dropout(Module):
 
     def __init__(self, rate: float = 0.5) -> None:
         if not 0 <= rate <= 1:
-            raise ArgumentError(message(f"Dropout: rate={rate} is not a probability", hint="Use a number from 0 to 1."))
+            raise ArgumentError(f"Dropout: rate={rate} is not a probability", hint="Use a number from 0 to 1.")
         self.rate = rate
 
     def forward(self, x: TensorLike) -> Tensor:
@@ -187,9 +183,8 @@ class Upsample(Module):
         x = as_tensor(x)
         scales = (self.scale,) * (x.ndim - 2) if isinstance(self.scale, int) else self.scale
         if len(scales) != x.ndim - 2:
-            raise ShapeError(
-                message(f"{label(self)}: the input has {x.ndim - 2} spatial axes, scale {len(scales)}", got=str(x.spec))
-            )
+            raise ShapeError(f"{label(self)}: the input has {x.ndim - 2} spatial axes, scale {len(scales)}",
+                             got=str(x.spec))
         for axis, times in enumerate(scales):
             x = repeat(x, times, axis=axis + 2)
         return x
@@ -265,9 +260,8 @@ class _Adaptive(Module):
         _require_axes(self, x)
         sizes = (self.size,) * (x.ndim - 2) if isinstance(self.size, int) else self.size
         if len(sizes) != x.ndim - 2:
-            raise ShapeError(
-                message(f"{label(self)}: the input has {x.ndim - 2} spatial axes, size {len(sizes)}", got=str(x.spec))
-            )
+            raise ShapeError(f"{label(self)}: the input has {x.ndim - 2} spatial axes, size {len(sizes)}",
+                             got=str(x.spec))
         for axis, count in enumerate(sizes, 2):
             if count is not None:
                 x = _parts(x, axis, count, reduce)

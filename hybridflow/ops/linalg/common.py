@@ -11,7 +11,7 @@ from jax import lax
 
 from hybridflow.core.dims import same_size
 from hybridflow.core.dtypes import LOW_PRECISION, float32, kind_of, real_dtype
-from hybridflow.core.errors import DTypeError, ShapeError, message
+from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.ops.common import (
     FLOATING,
     Tensor,
@@ -42,10 +42,9 @@ def factorable(name: str, *values: TensorLike) -> tuple[Tensor, ...]:
     tensors = tuple(map(widened, promote_float(*values)))
     for tensor in tensors:
         if tensor.dtype.num in LOW_PRECISION:
-            raise DTypeError(
-                message(f"{name}: does not take {tensor.dtype}", got=call_text(name, *[one.spec for one in tensors]),
-                        hint="Matrices are factored in float32 or wider; cast with .astype(hf.float32).")
-            )  # fmt: skip
+            raise DTypeError(f"{name}: does not take {tensor.dtype}",
+                             got=call_text(name, *[one.spec for one in tensors]),
+                             hint="Matrices are factored in float32 or wider; cast with .astype(hf.float32).")
     return tensors
 
 
@@ -57,10 +56,8 @@ def numeric(name: str, *values: TensorLike) -> tuple[Tensor, ...]:
     """
     tensors = promote(*values)
     if kind_of(tensors[0].dtype) == "bool":
-        raise DTypeError(
-            message(f"{name}: does not take bool", got=call_text(name, *[one.spec for one in tensors]),
-                    hint="Cast it with .astype(...).")
-        )  # fmt: skip
+        raise DTypeError(f"{name}: does not take bool", got=call_text(name, *[one.spec for one in tensors]),
+                         hint="Cast it with .astype(...).")
     return tensors
 
 
@@ -77,10 +74,8 @@ def require_matrix(name: str, x: TensorSpec, *specs: TensorSpec) -> None:
         ShapeError: fewer than two dimensions.
     """
     if len(x.shape) < 2:
-        raise ShapeError(
-            message(f"{name}: needs a matrix, the operand has {len(x.shape)} dimensions",
-                    got=call_text(name, x, *specs), hint="Pass (..., m, n).")
-        )  # fmt: skip
+        raise ShapeError(f"{name}: needs a matrix, the operand has {len(x.shape)} dimensions",
+                         got=call_text(name, x, *specs), hint="Pass (..., m, n).")
 
 
 def require_square(name: str, x: TensorSpec, *specs: TensorSpec) -> None:
@@ -92,10 +87,8 @@ def require_square(name: str, x: TensorSpec, *specs: TensorSpec) -> None:
     require_matrix(name, x, *specs)
     rows, columns = x.shape[-2:]
     if not same_size(rows, columns) and rows != columns:
-        raise ShapeError(
-            message(f"{name}: the matrix is not square: {rows} rows, {columns} columns",
-                    got=call_text(name, x, *specs), hint="Pass (..., n, n).")
-        )  # fmt: skip
+        raise ShapeError(f"{name}: the matrix is not square: {rows} rows, {columns} columns",
+                         got=call_text(name, x, *specs), hint="Pass (..., n, n).")
 
 
 def is_square(x: Any) -> bool:
@@ -133,20 +126,16 @@ def system_infer(name: str, a: TensorSpec, b: TensorSpec) -> TensorSpec:
     """Return the spec of the solution of ``a x = b``; a 1-d `b` is one right-hand side."""
     require_kind(name, FLOATING, a, b)
     if a.dtype != b.dtype:
-        raise DTypeError(message(f"{name}: dtypes differ: {a.dtype} and {b.dtype}", got=call_text(name, a, b)))
+        raise DTypeError(f"{name}: dtypes differ: {a.dtype} and {b.dtype}", got=call_text(name, a, b))
     require_square(name, a, b)
     if not b.shape:
-        raise ShapeError(
-            message(f"{name}: the right-hand side has 0 dimensions, 1 at least is needed", got=call_text(name, a, b),
-                    hint="Pass (n,) or (..., n, k).")
-        )  # fmt: skip
+        raise ShapeError(f"{name}: the right-hand side has 0 dimensions, 1 at least is needed",
+                         got=call_text(name, a, b), hint="Pass (n,) or (..., n, k).")
     vector = len(b.shape) == 1
     size, rows = a.shape[-1], b.shape[-1 if vector else -2]
     if size != rows:
-        raise ShapeError(
-            message(f"{name}: {size} equations, but a right-hand side with {rows}", got=call_text(name, a, b),
-                    hint="The second to last size of the second operand must be the size of the matrix.")
-        )  # fmt: skip
+        raise ShapeError(f"{name}: {size} equations, but a right-hand side with {rows}", got=call_text(name, a, b),
+                         hint="The second to last size of the second operand must be the size of the matrix.")
     batch = broadcast_shapes(name, a.shape[:-2], () if vector else b.shape[:-2])
     return make_spec((*batch, *(b.shape if vector else b.shape[-2:])), a.dtype)
 

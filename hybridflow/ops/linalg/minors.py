@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import DTypeError, ShapeError, message
+from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import Tensor, TensorLike, TensorSpec
 from hybridflow.ops.linalg.common import (
@@ -101,8 +101,8 @@ def _derivative_lower(x: Any, *directions: Any) -> Any:
 def _derivative_infer(x: TensorSpec, *directions: TensorSpec) -> TensorSpec:
     for e in directions:
         if e.shape != x.shape:
-            raise ShapeError(message("det_derivative: a direction has another shape", got=f"{x} and {e}",
-                                     hint="Directions are matrices as x is."))  # fmt: skip
+            raise ShapeError("det_derivative: a direction has another shape", got=f"{x} and {e}",
+                             hint="Directions are matrices as x is.")
     return square_infer("det_derivative")(x)
 
 

@@ -12,7 +12,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import int32, real_dtype
-from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import (
@@ -174,7 +174,7 @@ def vector_norm(
     keepdims = truth("vector_norm", "keepdims", keepdims)
     require_no_truth("vector_norm", "ord", ord)
     if not is_number(ord) and not isinstance(ord, np.number):
-        raise ArgumentError(message(f"vector_norm: ord={ord!r} is not a number", hint="Use hf.linalg.matrix_norm."))
+        raise ArgumentError(f"vector_norm: ord={ord!r} is not a number", hint="Use hf.linalg.matrix_norm.")
     tensor = as_float(x)
     axes = normalize_axes("vector_norm", axis, tensor.ndim)
     order = float(ord)
@@ -244,7 +244,7 @@ def matrix_norm(
         norms = reshape(norms, (*tensor.shape[:-2], 1, 1))
     else:
         known = ["fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf]
-        raise ArgumentError(message(f"matrix_norm: ord={ord!r} is not one of {known}"))
+        raise ArgumentError(f"matrix_norm: ord={ord!r} is not one of {known}")
     return norms if keepdims else reshape(norms, tensor.shape[:-2])
 
 
@@ -287,10 +287,8 @@ def norm(
     if len(axes) == 1:
         return vector_norm(tensor, axis=axes, keepdims=keepdims, ord=2 if ord is None else ord)  # pyright: ignore[reportArgumentType]
     if len(axes) != 2:
-        raise ShapeError(
-            message(f"norm: {len(axes)} axes, 1 for vectors or 2 for matrices are needed", got=str(tensor.spec),
-                    hint="Name them with axis=.")
-        )  # fmt: skip
+        raise ShapeError(f"norm: {len(axes)} axes, 1 for vectors or 2 for matrices are needed", got=str(tensor.spec),
+                         hint="Name them with axis=.")
     first, second = (normalize_axis("norm", one, tensor.ndim) for one in axes)
     order = (*[i for i in range(tensor.ndim) if i not in (first, second)], first, second)
     norms = matrix_norm(permute_dims(tensor, order), ord="fro" if ord is None else ord)

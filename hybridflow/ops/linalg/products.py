@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.ops.common import Tensor, TensorLike, broadcast_shapes, call_text, normalize_axis
 from hybridflow.ops.creation import eye
@@ -40,10 +40,8 @@ def cross(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1, **other: Unpack[
     a, b = numeric("cross", x1, x2)
     sizes = [x.shape[normalize_axis("cross", axis, x.ndim)] for x in (a, b)]
     if sizes != [3, 3]:
-        raise ShapeError(
-            message(f"cross: vectors of {sizes[0]} and {sizes[1]} elements on axis {axis}, both need 3",
-                    got=call_text("cross", a.spec, b.spec), hint="Name the axis of size 3.")
-        )  # fmt: skip
+        raise ShapeError(f"cross: vectors of {sizes[0]} and {sizes[1]} elements on axis {axis}, both need 3",
+                         got=call_text("cross", a.spec, b.spec), hint="Name the axis of size 3.")
     ndim = len(broadcast_shapes("cross", a.shape, b.shape))
     from_end = axis if axis < 0 else axis - ndim
     left, right = unstack(a, axis=axis), unstack(b, axis=axis)
@@ -75,7 +73,7 @@ def matrix_power(x: TensorLike, n: int, /) -> Tensor:
         G. H. Golub and C. F. Van Loan, Matrix Computations, 4th edition, algorithm 9.2.2.
     """
     if isinstance(n, bool) or not hasattr(n, "__index__"):
-        raise ArgumentError(message(f"matrix_power: the exponent {n!r} is not an integer", hint="Pass an int."))
+        raise ArgumentError(f"matrix_power: the exponent {n!r} is not an integer", hint="Pass an int.")
     (base,) = factorable("matrix_power", x)
     require_square("matrix_power", base.spec)
     exponent = n.__index__()

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import ArgumentError, DTypeError, GradientError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, DTypeError, GradientError, ShapeError
 from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import (
     FLOATING,
@@ -102,9 +102,9 @@ def _qr_vjp(F: Any, g: Any, y: Any, x: Any, *, complete: bool) -> Any:
     rows, columns = x.shape[-2:]
     if complete and rows > columns:
         raise GradientError(
-            message(f"qr: the complete factors of {rows} by {columns} matrices have no gradient: the columns that are "
-                    "added are not determined", hint='Use mode="reduced".')
-        )  # fmt: skip
+            f"qr: the complete factors of {rows} by {columns} matrices have no gradient: the columns that are "
+            "added are not determined", hint='Use mode="reduced".'
+        )
     return _qr_rule(F, g, y, x, complete=complete)
 
 
@@ -164,7 +164,7 @@ def qr(x: TensorLike, /, mode: str = "reduced") -> QRResult:
         section 5.2.
     """
     if mode not in _MODES:
-        raise ArgumentError(message(f"qr: mode={mode!r} is not one of {list(_MODES)}"))
+        raise ArgumentError(f"qr: mode={mode!r} is not one of {list(_MODES)}")
     (tensor,) = factorable("qr", x)
     require_matrix("qr", tensor.spec)
     return QRResult(*bind(qr.op, (tensor,), {"complete": mode == "complete"}))

@@ -12,7 +12,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import complex_dtype
-from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError
 from hybridflow.core.op import Bad, No, Sample, Saves, op
 from hybridflow.ops.common import Tensor, TensorLike, TensorSpec, cast_to
 from hybridflow.ops.linalg import lapack
@@ -124,7 +124,7 @@ def schur(x: TensorLike, /, *, output: str = "real") -> SchurResult:
         ``25 n**3`` FLOPs: G. H. Golub and C. F. Van Loan, Matrix Computations, section 7.5.
     """
     if output not in _OUTPUTS:
-        raise ArgumentError(message(f"schur: output={output!r} is not one of {list(_OUTPUTS)}"))
+        raise ArgumentError(f"schur: output={output!r} is not one of {list(_OUTPUTS)}")
     (tensor,) = factorable("schur", x)
     given = cast_to(tensor, complex_dtype(tensor.dtype)) if output == "complex" else tensor
     return SchurResult(*bind(schur.op, (given,)))

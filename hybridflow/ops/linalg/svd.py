@@ -11,7 +11,7 @@ from jax import lax
 from hybridflow.core.dims import same_size
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import real_dtype
-from hybridflow.core.errors import DTypeError, GradientError, ShapeError, message
+from hybridflow.core.errors import DTypeError, GradientError, ShapeError
 from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import (
     FLOATING,
@@ -89,7 +89,7 @@ def _svd_of_nothing(xp: Any, x: Any, full_matrices: bool) -> tuple[Any, Any, Any
     short, batch = min(rows, columns), x.shape[:-2]
     left, right = (rows, columns) if full_matrices else (short, short)
     u, vh = (xp.broadcast_to(xp.eye(*shape, dtype=x.dtype), (*batch, *shape))
-             for shape in ((rows, left), (right, columns)))  # fmt: skip
+             for shape in ((rows, left), (right, columns)))
     return u, xp.zeros((*batch, short), x.real.dtype), vh
 
 
@@ -124,9 +124,9 @@ _svd_rule = RuleFromLowering("svd")
 def _svd_vjp(F: Any, g: Any, y: Any, x: Any, *, full_matrices: bool) -> Any:
     if full_matrices and (g[0] is not None or g[2] is not None):
         raise GradientError(
-            message("svd: the vectors of a full decomposition have no gradient: those added to a matrix that is not "
-                    "square are not determined", hint="Pass full_matrices=False.")
-        )  # fmt: skip
+            "svd: the vectors of a full decomposition have no gradient: those added to a matrix that is not "
+            "square are not determined", hint="Pass full_matrices=False."
+        )
     if full_matrices:
         u, _, vh = F.svd(x, full_matrices=False)
         return (F.matmul(conjugated(F, u) * row(F, g[1]), conjugated(F, vh)),)

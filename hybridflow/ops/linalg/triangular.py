@@ -142,7 +142,7 @@ def solve_triangular(
     return bind(
         solve_triangular.op, tensors,
         {"lower": lower, "transpose": transpose, "unit_diagonal": unit_diagonal},
-    )  # fmt: skip
+    )
 
 
 # -- Cholesky -----------------------------------------------------------------------------------------------------

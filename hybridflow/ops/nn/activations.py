@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.errors import ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Saves, on_host
 from hybridflow.ops.blocks import by_xla
@@ -52,7 +52,7 @@ def _sigmoid_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
 @real_function(
     _sigmoid_kernel, lambda x: lower_narrow(lax.logistic(lower_wide(x)), x.dtype),
     vjp=_sigmoid_vjp, saves=Saves(y=True), onnx="Sigmoid",
-)  # fmt: skip
+)
 def sigmoid(x: TensorLike, /) -> Tensor:
     """Compute ``1 / (1 + exp(-x))``.
 
@@ -85,7 +85,7 @@ def _silu_lower(x: Any) -> Any:
 @real_function(
     lambda x: x / (x.dtype.type(1) + np.exp(-x)), _silu_lower,
     vjp=_silu_vjp, saves=Saves(x=(0,)), onnx=lambda o, x: x * o.Sigmoid(x),
-)  # fmt: skip
+)
 def silu(x: TensorLike, /, **other: Any) -> Tensor:
     """Compute ``x * sigmoid(x)``, also known as swish.
 
@@ -114,7 +114,7 @@ def _softsign_lower(x: Any) -> Any:
 @real_function(
     lambda x: x / (np.abs(x) + x.dtype.type(1)), _softsign_lower,
     vjp=lambda F, g, y, x: (g * F.square(1 - F.abs(y)),), saves=Saves(y=True), onnx="Softsign",
-)  # fmt: skip
+)
 def softsign(x: TensorLike, /) -> Tensor:
     """Compute ``x / (1 + |x|)``.
 
@@ -141,7 +141,7 @@ def _softplus_lower(x: Any) -> Any:
 @real_function(
     lambda x: np.maximum(x, x.dtype.type(0)) + np.log1p(np.exp(-np.abs(x))), _softplus_lower,
     vjp=lambda F, g, y, x: (g * F.sigmoid(x),), saves=Saves(x=(0,)), traits=("full_precision",), onnx="Softplus",
-)  # fmt: skip
+)
 def softplus(x: TensorLike, /) -> Tensor:
     """Compute ``log(1 + exp(x))`` without overflow.
 
@@ -184,7 +184,7 @@ def _gelu_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
 @real_function(
     by_xla(_gelu_lower), _gelu_lower,
     vjp=_gelu_vjp, saves=Saves(x=(0,)), ulp=8, onnx=exactly("Gelu", lambda o, x: x * 0.5 * (1 + o.Erf(x * _SQRT_HALF))),
-)  # fmt: skip
+)
 def gelu(x: TensorLike, /, approximate: bool | Literal["none", "tanh"] = False) -> Tensor:
     """Compute ``x * P(X <= x)`` for a standard normal X.
 
@@ -274,7 +274,7 @@ def _gelu_tanh_host(g: Any, y: Any, x: Any) -> Any:
     _gelu_tanh_kernel, _gelu_tanh_lower,
     vjp=on_host(_gelu_tanh_vjp, _gelu_tanh_host), saves=Saves(x=(0,)), ulp=8, name="gelu_tanh",
     onnx=lambda o, x: x * o.Sigmoid(x * (x * x * (_TANH_CUBIC * _TANH_SCALE) + _TANH_SCALE)),
-)  # fmt: skip
+)
 def _gelu_tanh(x: TensorLike, /) -> Tensor:
     """Compute the tanh approximation of gelu."""
     return bind(_gelu_tanh.op, promote_float(x))
@@ -301,7 +301,7 @@ def _mish_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     _mish_kernel, _mish_lower,
     vjp=_mish_vjp, saves=Saves(x=(0,)), flops=lambda y, x: 5 * x.size, ulp=8,
     onnx=lambda o, x: x * o.Tanh(o.Softplus(x)),
-)  # fmt: skip
+)
 def mish(x: TensorLike, /) -> Tensor:
     """Compute ``x * tanh(softplus(x))``.
 
@@ -396,7 +396,7 @@ def glu(x: TensorLike, /, axis: int = -1, **other: Unpack[Other]) -> Tensor:
     axis = normalize_axis("glu", axis, tensor.ndim)
     size = tensor.shape[axis]
     if size % 2 != 0:
-        raise ShapeError(message(f"glu: axis {axis} of size {size} has no two halves", got=f"glu({tensor.spec})"))
+        raise ShapeError(f"glu: axis {axis} of size {size} has no two halves", got=f"glu({tensor.spec})")
     before = (slice(None),) * axis
     half = size // 2
     value, gate = tensor[(*before, slice(None, half))], tensor[(*before, slice(half, None))]

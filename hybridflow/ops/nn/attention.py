@@ -13,7 +13,7 @@ from hybridflow.core.autocast import without_autocast
 from hybridflow.core.context import current
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import bool_, kind_of
-from hybridflow.core.errors import DTypeError, ShapeError, message
+from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, op
 from hybridflow.ops.choice import where
@@ -160,7 +160,7 @@ def _lower_probabilities(scores: Any) -> tuple[Any, Any]:
 
 def _require(condition: bool, what: str, specs: tuple[TensorSpec, ...], hint: str) -> None:
     if not condition:
-        raise ShapeError(message(f"{_NAME}: {what}", got=call_text(_NAME, *specs), hint=hint))
+        raise ShapeError(f"{_NAME}: {what}", got=call_text(_NAME, *specs), hint=hint)
 
 
 def _infer(
@@ -177,27 +177,27 @@ def _infer(
     specs = (query, key, value, *mask)
     require_kind(_NAME, REAL_FLOAT, query, key, value)
     if mask and mask[0].dtype != bool_ and mask[0].dtype != query.dtype:
-        raise DTypeError(message(f"{_NAME}: the mask is {mask[0].dtype}, the query {query.dtype}"))
+        raise DTypeError(f"{_NAME}: the mask is {mask[0].dtype}, the query {query.dtype}")
     _require(
         query.shape[-1] == key.shape[-1], f"query has dim {query.shape[-1]}, key {key.shape[-1]}", specs,
         "Query and key need the same last axis.",
-    )  # fmt: skip
+    )
     _require(
         key.shape[-2] == value.shape[-2], f"key has length {key.shape[-2]}, value {value.shape[-2]}", specs,
         "Key and value need the same length.",
-    )  # fmt: skip
+    )
     batch = broadcast_shapes(_NAME, query.shape[:-2], key.shape[:-2], value.shape[:-2])
     _require(
         query.shape[:-2] == batch and key.shape[:-2] == batch and value.shape[:-2] == batch,
         "query, key and value have different leading axes", specs, "hf.broadcast_to them to one shape.",
-    )  # fmt: skip
+    )
     scores = (*batch, query.shape[-2], key.shape[-2])
     if mask:
         _require(
             broadcast_shapes(_NAME, mask[0].shape, scores) == scores,
             f"the mask {mask[0].shape} does not broadcast to (..., query length, key length) = {scores}", specs,
             "Reshape the mask.",
-        )  # fmt: skip
+        )
     y = make_spec((*batch, query.shape[-2], value.shape[-1]), query.dtype)
     return (y, make_spec(scores[:-1], compute_dtype(query.dtype))) if residuals else y
 
@@ -209,7 +209,7 @@ def _infer_probabilities(
     _require(
         query.shape[-1] == key.shape[-1] and log_sum.shape == query.shape[:-1],
         "the key and the sums do not belong to the query", (query, key, log_sum), "They come from a forward pass.",
-    )  # fmt: skip
+    )
     return make_spec((*query.shape[:-1], key.shape[-2]), compute_dtype(query.dtype))
 
 
@@ -236,7 +236,7 @@ def _vjp(
     # Compute the probabilities again: keeping them would take memory that is quadratic in the length.
     p = F.attention_probabilities(
         query, key, y[1], *mask, is_causal=is_causal, scale=scale, has_mask=has_mask
-    )  # fmt: skip
+    )
     dtype, g = query.dtype, wide(F, g)
     of_p = F.matmul(g, _swap(F, wide(F, value)))
     product = of_p * p
@@ -471,16 +471,15 @@ def scaled_dot_product_attention(
     _require(
         min(q.ndim, k.ndim, v.ndim) >= 2, "query, key and value need 2 dimensions: length and dim",
         (q.spec, k.spec, v.spec), "Shapes are (..., length, dim).",
-    )  # fmt: skip
+    )
     batch = broadcast_shapes(_NAME, q.shape[:-2], k.shape[:-2], v.shape[:-2])
     inputs = tuple([x if x.shape[:-2] == batch else broadcast_to(x, (*batch, *x.shape[-2:])) for x in (q, k, v)])
     if mask is not None:
         given = as_tensor(mask)
         if kind_of(given.dtype) not in ("bool", "float"):
-            raise DTypeError(
-                message(f"{_NAME}: the mask is {given.dtype}; it must be bool or floating-point",
-                        got=call_text(_NAME, q.spec, k.spec, v.spec, given.spec), hint="Cast it with .astype(hf.bool).")
-            )  # fmt: skip
+            raise DTypeError(f"{_NAME}: the mask is {given.dtype}; it must be bool or floating-point",
+                             got=call_text(_NAME, q.spec, k.spec, v.spec, given.spec),
+                             hint="Cast it with .astype(hf.bool).")
         inputs = (*inputs, given if given.dtype == bool_ else cast_to(given, q.dtype))
     if scale is None:
         scale = 1 / math.sqrt(int(q.shape[-1])) if q.shape[-1] != 0 else 1.0

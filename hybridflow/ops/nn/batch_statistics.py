@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.errors import ShapeError
 from hybridflow.core.op import Bad, Sample, Saves, on_host, op
 from hybridflow.ops.common import (
     Tensor,
@@ -158,13 +158,11 @@ def _infer(x: TensorSpec, *parameters: TensorSpec, residuals: bool, **attrs: Any
     del attrs
     require_kind(_NAME, REAL_FLOAT, x, *parameters)
     if x.ndim < 2:
-        raise ShapeError(message(f"{_NAME}: the input needs axes of batch and channels", got=str(x)))
+        raise ShapeError(f"{_NAME}: the input needs axes of batch and channels", got=str(x))
     for parameter in parameters:
         if parameter.shape != x.shape[1:2]:
-            raise ShapeError(
-                message(f"{_NAME}: scale and shift must have shape {x.shape[1:2]}, not {parameter.shape}",
-                        got=call_text(_NAME, x, *parameters), hint="They have one element per channel.")
-            )  # fmt: skip
+            raise ShapeError(f"{_NAME}: scale and shift must have shape {x.shape[1:2]}, not {parameter.shape}",
+                             got=call_text(_NAME, x, *parameters), hint="They have one element per channel.")
     statistic = make_spec(x.shape[1:2], x.dtype)
     kept = make_spec(x.shape[1:2], compute_dtype(x.dtype))
     visible = make_spec(x.shape, x.dtype), statistic, statistic

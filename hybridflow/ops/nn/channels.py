@@ -10,7 +10,7 @@ from jax import lax
 from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import float32
-from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import (
@@ -91,10 +91,8 @@ def _infer(x: TensorSpec, *parameters: TensorSpec, channels_last: bool, **attrs:
     expected = (x.shape[_channel(x.ndim, channels_last)],) if x.shape else ()
     for parameter in parameters:
         if not x.shape or parameter.shape != expected:
-            raise ShapeError(
-                message(f"batch_norm: statistics and parameters must have shape {expected}, not {parameter.shape}",
-                        got=call_text("batch_norm", x, *parameters), hint="They have one element per channel.")
-            )  # fmt: skip
+            raise ShapeError(f"batch_norm: statistics and parameters must have shape {expected}, not {parameter.shape}",
+                             got=call_text("batch_norm", x, *parameters), hint="They have one element per channel.")
     return make_spec(x.shape, x.dtype)
 
 
@@ -155,7 +153,7 @@ def _samples(rng: np.random.Generator) -> Any:
 def _batch_norm_onnx(
     o: Any, x: Any, center: Any, variance: Any, *parameters: Any, epsilon: float, channels_last: bool,
     has_scale: bool, has_shift: bool,
-) -> Any:  # fmt: skip
+) -> Any:
     channels = x.shape[_channel(x.ndim, channels_last)]
     if x.dtype == float32 and not channels_last and type(channels) is not Dim:
         scale = parameters[0] if has_scale else o.value(np.ones(channels, x.dtype))
@@ -302,9 +300,7 @@ def instance_norm(
         return respelled(instance_norm, locals())
     (tensor,) = promote_float(x)
     if tensor.ndim < 3:
-        raise ShapeError(
-            message("instance_norm: the input needs axes of batch, channels and space", got=str(tensor.spec))
-        )
+        raise ShapeError("instance_norm: the input needs axes of batch, channels and space", got=str(tensor.spec))
     return group_norm(tensor, tensor.shape[1], scale, shift, epsilon=epsilon)
 
 
@@ -368,19 +364,15 @@ def _group_infer(x: TensorSpec, *parameters: TensorSpec, groups: int, residuals:
     del attrs
     require_kind("group_norm", REAL_FLOAT, x, *parameters)
     if x.ndim < 2:
-        raise ShapeError(message("group_norm: the input needs axes of batch and channels", got=str(x)))
+        raise ShapeError("group_norm: the input needs axes of batch and channels", got=str(x))
     channels = x.shape[1]
     if groups < 1 or channels % groups != 0:
-        raise ArgumentError(
-            message(f"group_norm: {channels} channels do not divide into {groups} groups",
-                    got=call_text("group_norm", x), hint="Choose a divisor of the channels.")
-        )  # fmt: skip
+        raise ArgumentError(f"group_norm: {channels} channels do not divide into {groups} groups",
+                            got=call_text("group_norm", x), hint="Choose a divisor of the channels.")
     for parameter in parameters:
         if parameter.shape != (channels,):
-            raise ShapeError(
-                message(f"group_norm: scale and shift must have shape {(channels,)}, not {parameter.shape}",
-                        got=call_text("group_norm", x, *parameters), hint="They have one element per channel.")
-            )  # fmt: skip
+            raise ShapeError(f"group_norm: scale and shift must have shape {(channels,)}, not {parameter.shape}",
+                             got=call_text("group_norm", x, *parameters), hint="They have one element per channel.")
     y = make_spec(x.shape, x.dtype)
     statistic = make_spec((x.shape[0], groups, 1), compute_dtype(x.dtype))
     return (y, statistic, statistic) if residuals else y
@@ -500,5 +492,5 @@ def group_norm(
     tensors = promote_float(*[value for value in (x, scale, shift) if value is not None])
     attrs = {
         "groups": int(groups), "epsilon": float(epsilon), "has_scale": scale is not None, "has_shift": shift is not None
-    }  # fmt: skip
+    }
     return bind(group_norm.op, tensors, attrs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.errors import ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.ops.along_axis import take_along_axis
 from hybridflow.ops.choice import where
@@ -111,10 +111,8 @@ def nll(
     (scores,) = promote_float(log_probabilities)
     classes = integer_labels("nll", labels)
     if scores.shape[:-1] != classes.shape or not scores.shape:
-        raise ShapeError(
-            message("nll: labels must have the shape of the log-probabilities without the classes",
-                    got=call_text("nll", scores.spec, classes.spec))
-        )  # fmt: skip
+        raise ShapeError("nll: labels must have the shape of the log-probabilities without the classes",
+                         got=call_text("nll", scores.spec, classes.spec))
     known, kept = known_labels(classes, ignored_id)
     check_labels("nll", known, scores.shape[-1])
     losses = -squeeze(take_along_axis(scores, expand_dims(known, axis=-1), axis=-1), axis=-1)
@@ -181,9 +179,7 @@ def kl_div(target: TensorLike, log_prediction: TensorLike, **other: Unpack[Other
         return respelled(kl_div, locals())
     truth, scores = promote_float(target, log_prediction)
     if not truth.shape and not scores.shape:
-        raise ShapeError(
-            message("kl_div: probabilities need a last axis of classes", got=call_text("kl_div", truth.spec))
-        )
+        raise ShapeError("kl_div: probabilities need a last axis of classes", got=call_text("kl_div", truth.spec))
     some = truth > 0
     known, predicted = where(some, truth, 1.0), where(some, scores, 0.0)
     return total(where(some, known * (log(known) - predicted), 0.0), axis=-1)

@@ -10,7 +10,7 @@ from jax import lax
 
 from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError
 from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, op
 from hybridflow.core.settings import SETTINGS
 from hybridflow.ops.common import (
@@ -87,7 +87,7 @@ def _way(name: str, x: Sizes, kernel: Sizes, dtype: Any, **attrs: Any) -> tuple[
         for size, (low, high), wide, apart, step in zip(
             x[2:], attrs["padding"], kernel[2:], attrs["dilation"], stride, strict=True
         )
-    ])  # fmt: skip
+    ])
     return lowered_convolution.choose(
         name, x, kernel, sizes, stride=stride, padding=attrs["padding"], groups=groups, channels_last=channels_last
     ), sizes
@@ -109,29 +109,20 @@ def _lower(x: Any, kernel: Any, **attrs: Any) -> Any:
 def _check(name: str, x: TensorSpec, kernel: TensorSpec, groups: int, channels_last: bool) -> None:
     require_kind(name, REAL_FLOAT, x, kernel)
     if x.dtype != kernel.dtype:
-        raise DTypeError(
-            message(f"{name}: dtypes differ: {x.dtype} and {kernel.dtype}", got=call_text(name, x, kernel))
-        )
+        raise DTypeError(f"{name}: dtypes differ: {x.dtype} and {kernel.dtype}", got=call_text(name, x, kernel))
     channel, out, into = _channel_axes(x.ndim, channels_last)
     if kernel.ndim != x.ndim:
-        raise ShapeError(
-            message(f"{name}: an input of {x.ndim} dimensions needs a kernel of {x.ndim}, not {kernel.ndim}",
-                    got=call_text(name, x, kernel), hint="Kernels are (out, in / groups, *window).")
-        )  # fmt: skip
+        raise ShapeError(f"{name}: an input of {x.ndim} dimensions needs a kernel of {x.ndim}, not {kernel.ndim}",
+                         got=call_text(name, x, kernel), hint="Kernels are (out, in / groups, *window).")
     if x.shape[channel] != kernel.shape[into] * groups:
         raise ShapeError(
-            message(
-                f"{name}: the input has {x.shape[channel]} channels, the kernel takes {kernel.shape[into]} in each of "
-                f"{groups} groups",
-                got=call_text(name, x, kernel),
-                hint="The channels must be the kernel's input channels times groups.",
-            )
+            f"{name}: the input has {x.shape[channel]} channels, the kernel takes {kernel.shape[into]} in each of "
+            f"{groups} groups", got=call_text(name, x, kernel),
+            hint="The channels must be the kernel's input channels times groups."
         )
     if kernel.shape[out] % groups != 0:
-        raise ShapeError(
-            message(f"{name}: {kernel.shape[out]} output channels do not divide into {groups} groups",
-                    got=call_text(name, x, kernel), hint="Choose a multiple of groups.")
-        )  # fmt: skip
+        raise ShapeError(f"{name}: {kernel.shape[out]} output channels do not divide into {groups} groups",
+                         got=call_text(name, x, kernel), hint="Choose a multiple of groups.")
 
 
 def _infer(
@@ -302,7 +293,7 @@ def _kernel_gradient_vjp(F: Any, h: Any, y: Any, x: Any, g: Any, *, shape: Sizes
 
 _PLAIN_2D = {
     "stride": (2, 1), "padding": ((1, 0), (0, 1)), "dilation": (1, 2), "groups": 1, "channels_last": False,
-}  # fmt: skip
+}
 
 
 _BARE = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1, "channels_last": False}
@@ -334,7 +325,7 @@ def _of_shape(name: str) -> Any:
 def _transposed_onnx(
     o: Any, g: Any, kernel: Any, *, shape: Sizes, stride: Sizes, padding: Any, dilation: Sizes, groups: int,
     channels_last: bool,
-) -> Any:  # fmt: skip
+) -> Any:
     """Write the gradient for the input, which is also `conv_transpose`, as ConvTranspose."""
     axes = spatial_axes("conv", g.ndim, channels_last)
     window = tuple([kernel.shape[axis] for axis in _window_axes(g.ndim, channels_last)])
@@ -373,7 +364,7 @@ def conv_input_gradient(g: TensorLike, kernel: TensorLike, *, shape: Sizes, **at
 def _kernel_gradient_onnx(
     o: Any, x: Any, g: Any, *, shape: Sizes, stride: Sizes, padding: Any, dilation: Sizes, groups: int,
     channels_last: bool,
-) -> Any:  # fmt: skip
+) -> Any:
     """Write the gradient as a convolution whose channels are the examples, with strides and dilations exchanged."""
     ndim = g.ndim
     spatial, out = range(2, ndim), g.shape[-1 if channels_last else 1]
@@ -462,24 +453,17 @@ def conv_transpose(
     channel, out, into = _channel_axes(image.ndim, channels_last)
     if weights.ndim != image.ndim or weights.shape[out] != image.shape[channel] or weights.shape[out] % groups:
         raise ShapeError(
-            message(
-                f"conv_transpose: the kernel {weights.spec} does not take an input of {image.shape[channel]} channels "
-                f"in {groups} groups",
-                got=call_text("conv_transpose", image.spec, weights.spec),
-                hint="Kernels are (in, out / groups, *window).",
-            )
+            f"conv_transpose: the kernel {weights.spec} does not take an input of {image.shape[channel]} channels "
+            f"in {groups} groups", got=call_text("conv_transpose", image.spec, weights.spec),
+            hint="Kernels are (in, out / groups, *window)."
         )
     for axis, step, more in zip(axes, steps, extra, strict=True):
         if not image.shape[axis]:
-            raise ShapeError(
-                message("conv_transpose: the input has no positions", got=f"{image.spec} along axis {axis}",
-                        hint="Give at least one; an empty batch has size 0 along axis 0.")
-            )  # fmt: skip
+            raise ShapeError("conv_transpose: the input has no positions", got=f"{image.spec} along axis {axis}",
+                             hint="Give at least one; an empty batch has size 0 along axis 0.")
         if more >= step:
-            raise ArgumentError(
-                message(f"conv_transpose: output_padding {more} is not less than stride {step}",
-                        got=f"along axis {axis}", hint="Only that many sizes of the result fit one input.")
-            )  # fmt: skip
+            raise ArgumentError(f"conv_transpose: output_padding {more} is not less than stride {step}",
+                                got=f"along axis {axis}", hint="Only that many sizes of the result fit one input.")
     window = tuple([weights.shape[axis] for axis in _window_axes(image.ndim, channels_last)])
     spans = reach(window, spread)
     full = tuple([image.shape[axis] * step for axis, step in zip(axes, steps, strict=True)])
@@ -494,7 +478,7 @@ def conv_transpose(
     return conv_input_gradient(
         image, weights, shape=tuple(shape), stride=steps, padding=pads, dilation=spread, groups=int(groups),
         channels_last=channels_last,
-    )  # fmt: skip
+    )
 
 
 __all__ = ["conv", "conv_transpose"]

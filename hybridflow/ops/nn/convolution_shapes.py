@@ -148,7 +148,7 @@ def shape_of(x: Sizes, kernel: Sizes, *, stride: Sizes, padding: Any, dilation: 
     sizes = tuple([
         (size + low + high - (wide - 1) * apart - 1) // step + 1
         for size, (low, high), wide, apart, step in zip(space, padding, window, dilation, stride, strict=True)
-    ])  # fmt: skip
+    ])
     if min(sizes) < 1:
         raise ValueError("a window larger than its input")
     return Shape(x[0], groups, kernel[1], kernel[0] // groups, space, window, sizes, stride, padding, dilation)

@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.backend import products
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import DTypeError, ShapeError, message
+from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, on_host, op
 from hybridflow.core.settings import SETTINGS
 from hybridflow.ops.common import (
@@ -68,26 +68,19 @@ def _infer(x: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None) ->
     require_kind("linear", NUMERIC, *given)
     for one in given:
         if one.dtype != x.dtype:
-            raise DTypeError(message(f"linear: dtypes differ: {x.dtype} and {one.dtype}", got=text))
+            raise DTypeError(f"linear: dtypes differ: {x.dtype} and {one.dtype}", got=text)
     if weight.ndim != 2:
-        raise ShapeError(
-            message(f"linear: the weight has {weight.ndim} axes, not (out, in)", got=text, hint="Reshape the weight.")
-        )
+        raise ShapeError(f"linear: the weight has {weight.ndim} axes, not (out, in)", got=text,
+                         hint="Reshape the weight.")
     if not x.shape:
-        raise ShapeError(
-            message("linear: the input has 0 dimensions, at least 1 is needed", got=text, hint="Use * to scale.")
-        )
+        raise ShapeError("linear: the input has 0 dimensions, at least 1 is needed", got=text, hint="Use * to scale.")
     out, size = weight.shape
     if x.shape[-1] != size:
-        raise ShapeError(
-            message(f"linear: the input has size {x.shape[-1]} along its last axis, the weight takes {size}", got=text,
-                    hint="Weights are (out, in); transpose one that is (in, out).")
-        )  # fmt: skip
+        raise ShapeError(f"linear: the input has size {x.shape[-1]} along its last axis, the weight takes {size}",
+                         got=text, hint="Weights are (out, in); transpose one that is (in, out).")
     if bias is not None and bias.shape != (out,):
-        raise ShapeError(
-            message(f"linear: the bias has shape {bias.shape}, the weight gives {out} values", got=text,
-                    hint=f"A bias has shape ({out},).")
-        )  # fmt: skip
+        raise ShapeError(f"linear: the bias has shape {bias.shape}, the weight gives {out} values", got=text,
+                         hint=f"A bias has shape ({out},).")
     return make_spec((*x.shape[:-1], out), x.dtype)
 
 

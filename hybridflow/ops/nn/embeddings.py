@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.errors import ShapeError
 from hybridflow.ops.common import Tensor, TensorLike, as_tensor
 from hybridflow.ops.indexing import selected
 from hybridflow.ops.nn.labels import integer_labels
@@ -32,5 +32,5 @@ def embedding(ids: TensorLike, table: TensorLike) -> Tensor:
     """
     rows = as_tensor(table)
     if not rows.shape:
-        raise ShapeError(message("embedding: the table needs an axis of rows", got=str(rows.spec)))
+        raise ShapeError("embedding: the table needs an axis of rows", got=str(rows.spec))
     return selected("embedding", rows, (integer_labels("embedding", ids),), (0,))

@@ -47,10 +47,8 @@ def integer_labels(name: str, ids: TensorLike) -> Tensor:
     """
     tensor = as_tensor(ids)
     if kind_of(tensor.dtype) not in ("int", "uint"):
-        raise DTypeError(
-            message(f"{name}: labels must be integers, not {tensor.dtype}", got=str(tensor.spec),
-                    hint="Cast them with .astype(hf.int32).")
-        )  # fmt: skip
+        raise DTypeError(f"{name}: labels must be integers, not {tensor.dtype}", got=str(tensor.spec),
+                         hint="Cast them with .astype(hf.int32).")
     return tensor
 
 
@@ -67,17 +65,13 @@ def check_labels(name: str, labels: Tensor, classes: Any) -> None:
         text = message(
             f"{name}: a label is not in 0 to {classes - 1}", got=str(labels.spec),
             hint="Labels count from 0; ignored_id= of a loss leaves out examples that have none.",
-        )  # fmt: skip
+        )
         add_check(all_of(inside), IndexRangeError, text)
     elif array.size and not _are_below(array, classes):
         position = tuple([int(i) for i in np.argwhere((array < 0) | (array >= classes))[0]])
-        raise IndexRangeError(
-            message(
-                f"{name}: label {array[position]} at {list(position)} is not in 0 to {classes - 1}",
-                got=f"{name}: {labels.spec}, {classes} classes",
-                hint="Labels count from 0; ignored_id= of a loss leaves out examples that have none.",
-            )
-        )
+        raise IndexRangeError(f"{name}: label {array[position]} at {list(position)} is not in 0 to {classes - 1}",
+                              got=f"{name}: {labels.spec}, {classes} classes",
+                              hint="Labels count from 0; ignored_id= of a loss leaves out examples that have none.")
 
 
 def _are_below(labels: Any, classes: int) -> bool:
@@ -107,10 +101,8 @@ def weights_by_class(name: str, class_weight: TensorLike, classes: Any, dtype: A
     """
     weights = as_tensor(class_weight)
     if weights.shape != (classes,):
-        raise ShapeError(
-            message(f"{name}: class_weight has one weight for each of the {classes} classes",
-                    got=f"class_weight of shape {weights.shape}")
-        )  # fmt: skip
+        raise ShapeError(f"{name}: class_weight has one weight for each of the {classes} classes",
+                         got=f"class_weight of shape {weights.shape}")
     return cast_to(weights, dtype)
 
 

@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_differentiable, int32, kind_of
-from hybridflow.core.errors import ArgumentError, IndexRangeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, IndexRangeError, ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, on_host, op
 from hybridflow.ops.common import (
@@ -44,16 +44,14 @@ from hybridflow.ops.xla_algebra import float_sum
 def _require_classes(logits: TensorSpec, labels: TensorSpec, expected: tuple[Any, ...]) -> None:
     require_kind("softmax_cross_entropy", REAL_FLOAT, logits)
     if not logits.shape:
-        raise ShapeError(
-            message("softmax_cross_entropy: logits need a last axis of classes",
-                    got=call_text("softmax_cross_entropy", logits, labels))
-        )  # fmt: skip
+        raise ShapeError("softmax_cross_entropy: logits need a last axis of classes",
+                         got=call_text("softmax_cross_entropy", logits, labels))
     if labels.shape != expected:
         raise ShapeError(
-            message(f"softmax_cross_entropy: labels must have shape {expected}, not {labels.shape}",
-                    got=call_text("softmax_cross_entropy", logits, labels),
-                    hint="Integer labels have the logits' shape without the last axis, dense labels the whole shape.")
-        )  # fmt: skip
+            f"softmax_cross_entropy: labels must have shape {expected}, not {labels.shape}",
+            got=call_text("softmax_cross_entropy", logits, labels),
+            hint="Integer labels have the logits' shape without the last axis, dense labels the whole shape."
+        )
 
 
 def _row_specs(logits: TensorSpec, residuals: bool) -> Any:
@@ -276,10 +274,9 @@ def softmax_cross_entropy(
     given = as_tensor(labels)
     if kind_of(given.dtype) not in ("int", "uint"):
         if ignored_id is not None:
-            raise ArgumentError(
-                message("softmax_cross_entropy: only an integer label can be ignored",
-                        got=f"labels {given.spec}, ignored_id={ignored_id}", hint="Give such examples weights of 0.")
-            )  # fmt: skip
+            raise ArgumentError("softmax_cross_entropy: only an integer label can be ignored",
+                                got=f"labels {given.spec}, ignored_id={ignored_id}",
+                                hint="Give such examples weights of 0.")
         scores, shares = promote_float(logits, given)
         return _dense_loss(scores, shares, label_smoothing, class_weight)
     classes, kept = known_labels(given, ignored_id)
@@ -312,9 +309,8 @@ def _smoothed(labels: Tensor, smoothing: float) -> Tensor:
         ArgumentError: a share outside 0 to 1.
     """
     if not 0 <= smoothing <= 1:
-        raise ArgumentError(
-            message(f"softmax_cross_entropy: label_smoothing={smoothing} is no share", hint="Use one from 0 to 1.")
-        )
+        raise ArgumentError(f"softmax_cross_entropy: label_smoothing={smoothing} is no share",
+                            hint="Use one from 0 to 1.")
     weights = cast(Any, labels)
     if not labels.shape:
         return labels
@@ -349,7 +345,7 @@ def _sigmoid_loss_vjp(F: Any, g: Any, y: Any, logits: Any, labels: Any) -> Any:
     vjp=_sigmoid_loss_vjp, saves=Saves(x=(0, 1)), samples=binary_samples(crossed=False), traits=("full_precision",),
     flops=lambda y, logits, labels: 7 * y.size, ulp=16,
     onnx=lambda o, x, z: o.Relu(x) - x * z + log_1p(o, o.Exp(-o.Abs(x))),
-)  # fmt: skip
+)
 def sigmoid_cross_entropy(
     logits: TensorLike, labels: TensorLike, *, pos_weight: TensorLike | None = None, **other: Unpack[Other]
 ) -> Tensor:
@@ -408,7 +404,7 @@ def _mse_onnx(o: Any, prediction: Any, target: Any) -> Any:
     _mse_kernel, _mse_lower,
     vjp=_mse_vjp, saves=Saves(x=(0, 1)), samples=binary_samples(crossed=False),
     traits=("commutative", "full_precision"), flops=lambda y, prediction, target: 2 * y.size, onnx=_mse_onnx,
-)  # fmt: skip
+)
 def mse(prediction: TensorLike, target: TensorLike, **other: Unpack[Other]) -> Tensor:
     """Return the squared error, elementwise; take its mean with `hf.mean`.
 
@@ -463,7 +459,7 @@ def _huber_onnx(o: Any, prediction: Any, target: Any, *, delta: float) -> Any:
     vjp=_huber_vjp, saves=Saves(x=(0, 1)), samples=binary_samples(crossed=False),
     traits=("commutative", "full_precision"), flops=lambda y, prediction, target, *, delta: 5 * y.size, ulp=8,
     onnx=_huber_onnx,
-)  # fmt: skip
+)
 def huber(prediction: TensorLike, target: TensorLike, delta: float = 1.0, **other: Unpack[Other]) -> Tensor:
     """Return half the squared error up to `delta` and a linear loss beyond it, elementwise.
 

@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import float32
-from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.errors import ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, on_host, op
 from hybridflow.ops.common import (
@@ -53,14 +53,9 @@ def _infer(
     expected = tuple([x.shape[index] for index in axis])
     for parameter in parameters:
         if parameter.shape != expected:
-            raise ShapeError(
-                message(
-                    f"{name}: scale and shift must have the sizes of the normalised axes, {expected}, not "
-                    f"{parameter.shape}",
-                    got=f"{call_text(name, x, *parameters)} with axis={axis}",
-                    hint="Reshape the parameter, or change axis.",
-                )
-            )
+            raise ShapeError(f"{name}: scale and shift must have the sizes of the normalised axes, {expected}, not "
+                             f"{parameter.shape}", got=f"{call_text(name, x, *parameters)} with axis={axis}",
+                             hint="Reshape the parameter, or change axis.")
     y = make_spec(x.shape, x.dtype)
     statistic = make_spec(reduced_shape(x.shape, axis, True), compute_dtype(x.dtype))
     return (y, *[statistic] * statistics) if residuals else y

@@ -94,7 +94,7 @@ def _leaky_vjp(F: Any, g: Any, y: Any, x: Any, *, slope: float) -> Any:
     _leaky_kernel, _leaky_lower,
     vjp=_leaky_vjp, saves=Saves(x=(0,)), samples=unary_samples(_away_from_zero), ulp=1,
     onnx=exactly("LeakyRelu", lambda o, x, *, slope: o.Where(o.Less(x, 0), x * slope, x), alpha="slope"),
-)  # fmt: skip
+)
 def leaky_relu(x: TensorLike, /, slope: float = 0.01, **other: Any) -> Tensor:
     """Compute ``x`` where it is positive and ``slope * x`` elsewhere.
 
@@ -141,7 +141,7 @@ def _elu_vjp(F: Any, g: Any, y: Any, x: Any, *, alpha: float) -> Any:
     _elu_kernel, _elu_lower,
     vjp=_elu_vjp, saves=Saves(x=(0,)), samples=unary_samples(_away_from_zero),
     onnx=lambda o, x, *, alpha: o.Where(o.Less(x, 0), exp_m1(o, x) * alpha, x),
-)  # fmt: skip
+)
 def elu(x: TensorLike, /, alpha: float = 1.0, **other: Any) -> Tensor:
     """Compute ``x`` where it is positive and ``alpha * (exp(x) - 1)`` elsewhere.
 
@@ -188,7 +188,7 @@ def _hard_swish_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
 @real_function(
     _hard_swish_kernel, _hard_swish_lower,
     vjp=_hard_swish_vjp, saves=Saves(x=(0,)), onnx=lambda o, x: x * o.Clip(x * (1 / 6) + 0.5, 0, 1),
-)  # fmt: skip
+)
 def hard_swish(x: TensorLike, /) -> Tensor:
     """Compute ``x * clip(x + 3, 0, 6) / 6``.
 
@@ -228,7 +228,7 @@ def _relu6_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     lambda x: lax.min(lax.max(x, lax.full_like(x, 0)), lax.full_like(x, 6)),
     vjp=_relu6_vjp, saves=Saves(y=True), samples=unary_samples(_off_kinks), traits=("idempotent",), ulp=0,
     onnx=lambda o, x: o.Clip(x, 0, 6),
-)  # fmt: skip
+)
 def relu6(x: TensorLike, /) -> Tensor:
     """Compute ``clip(x, 0, 6)``.
 
@@ -272,7 +272,7 @@ def _hard_sigmoid_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     _hard_sigmoid_kernel, _hard_sigmoid_lower,
     vjp=_hard_sigmoid_vjp, saves=Saves(x=(0,)), samples=unary_samples(_off_kinks),
     onnx=lambda o, x: o.Clip(x + 3, 0, 6) * (1 / 6),
-)  # fmt: skip
+)
 def hard_sigmoid(x: TensorLike, /) -> Tensor:
     """Compute ``clip(x + 3, 0, 6) / 6``.
 
@@ -339,7 +339,7 @@ def _celu_vjp(F: Any, g: Any, y: Any, x: Any, *, alpha: float) -> Any:
     _celu_kernel, _celu_lower,
     vjp=_celu_vjp, saves=Saves(x=(0,)), samples=unary_samples(_off_kinks),
     onnx=lambda o, x, *, alpha: o.Where(o.Less(x, 0), exp_m1(o, x / alpha) * alpha, x),
-)  # fmt: skip
+)
 def celu(x: TensorLike, /, alpha: float = 1.0) -> Tensor:
     """Compute ``x`` where it is positive and ``alpha * (exp(x / alpha) - 1)`` elsewhere.
 
@@ -389,7 +389,7 @@ def _selu_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     _selu_kernel, _selu_lower,
     vjp=_selu_vjp, saves=Saves(x=(0,)), samples=unary_samples(_off_kinks),
     onnx=lambda o, x: o.Where(o.Less(x, 0), exp_m1(o, x) * (_SELU_ALPHA * _SELU_SCALE), x * _SELU_SCALE),
-)  # fmt: skip
+)
 def selu(x: TensorLike, /) -> Tensor:
     """Compute a multiple of `elu` that keeps mean 0 and variance 1 from layer to layer.
 

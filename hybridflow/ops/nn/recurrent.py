@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import DTypeError, ShapeError, message
+from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.op import Bad, Sample, Saves, on_host, op
 from hybridflow.ops.common import (
     Tensor,
@@ -63,19 +63,13 @@ def _lower(gates: Any, c: Any, *, residuals: bool) -> Any:
 def _infer(gates: TensorSpec, c: TensorSpec, *, residuals: bool) -> Any:
     require_kind("lstm_update", REAL_FLOAT, gates, c)
     if gates.dtype != c.dtype:
-        raise DTypeError(
-            message(f"lstm_update: dtypes differ: {gates.dtype} and {c.dtype}", got=call_text("lstm_update", gates, c))
-        )
+        raise DTypeError(f"lstm_update: dtypes differ: {gates.dtype} and {c.dtype}",
+                         got=call_text("lstm_update", gates, c))
     expected = (*c.shape[:-1], 4 * c.shape[-1]) if c.shape else None
     if gates.shape != expected:
-        raise ShapeError(
-            message(
-                f"lstm_update: gates must have the state's shape with 4 times its last size, {expected}, not "
-                f"{gates.shape}",
-                got=call_text("lstm_update", gates, c),
-                hint="Weights are (d, 4 * width) and (width, 4 * width).",
-            )
-        )
+        raise ShapeError(f"lstm_update: gates must have the state's shape with 4 times its last size, {expected}, not "
+                         f"{gates.shape}", got=call_text("lstm_update", gates, c),
+                         hint="Weights are (d, 4 * width) and (width, 4 * width).")
     state = make_spec(c.shape, c.dtype)
     inner = compute_dtype(c.dtype)
     return (state, state, make_spec(gates.shape, inner), make_spec(c.shape, inner)) if residuals else (state, state)

@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_differentiable, bool_
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.keywords import respelled
 from hybridflow.core.op import Sample, Saves, op
 from hybridflow.ops.common import (
@@ -40,7 +40,7 @@ def _scaled_lower(x: Any, mask: Any, *, scale: float) -> Any:
 
 def _scaled_infer(x: TensorSpec, mask: TensorSpec, *, scale: float) -> TensorSpec:
     if mask.dtype != bool_ or not isinstance(cast(object, scale), float | int):
-        raise ArgumentError(message("dropout: needs a mask of booleans and a factor", got=f"{mask}, {scale!r}"))
+        raise ArgumentError("dropout: needs a mask of booleans and a factor", got=f"{mask}, {scale!r}")
     return make_spec(x.shape, x.dtype)
 
 
@@ -95,7 +95,7 @@ def dropout(
     tensor = cast_to(tensor, as_differentiable(tensor.dtype))
     rate = float(rate)
     if not 0 <= rate <= 1:
-        raise ArgumentError(message(f"dropout: rate={rate} is not a probability", hint="Use a number from 0 to 1."))
+        raise ArgumentError(f"dropout: rate={rate} is not a probability", hint="Use a number from 0 to 1.")
     if not training or rate == 0:
         return tensor
     source = default_generator() if generator is None else generator

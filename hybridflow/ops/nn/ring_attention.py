@@ -45,7 +45,7 @@ def _kernel(query: Any, key: Any, value: Any, *, axis: str, size: int, is_causal
 def _kernel_gradient(
     query: Any, key: Any, value: Any, y: Any, log_sum: Any, g: Any, *, axis: str, size: int, is_causal: bool,
     scale: float,
-) -> Any:  # fmt: skip
+) -> Any:
     del axis
     q, k, v, out, given = map(_joined, (query, key, value, y, g))
     again: Any = attention_probabilities.op.kernel
@@ -114,7 +114,7 @@ def _lower(query: Any, key: Any, value: Any, *, axis: str, size: int, is_causal:
     shape, dtype = query.shape[:-1], ring.query.dtype
     start = (
         lax.full((*shape, value.shape[-1]), 0, dtype), lax.full(shape, -np.inf, dtype), lax.full(shape, 0, dtype)
-    )  # fmt: skip
+    )
     (state, key, value), _ = lax.scan(turn, (start, key, value), np.arange(size - 1, dtype=np.int32))
     total, largest, sums = attend(state, key, value, np.int32(size - 1))
     return lower_narrow(total / _rows(sums, total), query.dtype), largest + lax.log(sums)
@@ -123,7 +123,7 @@ def _lower(query: Any, key: Any, value: Any, *, axis: str, size: int, is_causal:
 def _lower_gradient(
     query: Any, key: Any, value: Any, y: Any, log_sum: Any, g: Any, *, axis: str, size: int, is_causal: bool,
     scale: float,
-) -> Any:  # fmt: skip
+) -> Any:
     ring = _Ring(query, axis, size, is_causal, scale)
     given = lower_wide(g)
     share = lax.reduce_sum(given * lower_wide(y), axes=(y.ndim - 1,))
@@ -138,7 +138,7 @@ def _lower_gradient(
             key, value, of_query + matmul.op.lower(of_scores, lower_wide(key)),
             of_key + matmul.op.lower(_turned(of_scores), ring.query),
             of_value + matmul.op.lower(_turned(p), given),
-        )  # fmt: skip
+        )
 
     def turn(state: Any, step: Any) -> Any:
         key, value, of_query, of_key, of_value = add(state, step)
@@ -206,7 +206,7 @@ RING_ATTENTION = register(
         samples=_TESTED, traits=frozenset({"collective", "inner", "low_precision"}), public=run_ring_attention,
         onnx=_ONNX, ulp=64,
     )
-)  # fmt: skip
+)
 RING_ATTENTION_GRADIENT = register(
     Op(
         "ring_attention_gradient", _kernel_gradient, _lower_gradient, _infer_gradient,
@@ -214,4 +214,4 @@ RING_ATTENTION_GRADIENT = register(
         flops=MultiplyAdds(_products_gradient), samples=_TESTED, traits=frozenset({"collective", "inner"}),
         public=run_ring_attention_gradient, onnx=_ONNX, ulp=64,
     )
-)  # fmt: skip
+)

@@ -94,7 +94,7 @@ def _run(x: Any, matrices: Any, y: Any, shape: Shape, plan: Plan, *, back: bool)
             out = made.ctypes.data + group * rows * row * item
             for number, (of_read, of_out) in enumerate(shifts):
                 add(rows, positions, length, 1.0, matrices[number, group].ctypes.data, length,
-                    read + of_read * item, row, float(back or number > 0), out + of_out * item, row)  # fmt: skip
+                    read + of_read * item, row, float(back or number > 0), out + of_out * item, row)
         y[part] = made[:, :count][kept_at].swapaxes(0, 1)
 
     with one_thread("numpy") or nullcontext():

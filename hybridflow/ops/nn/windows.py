@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from jax import lax
 
-from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ShapeError
 from hybridflow.ops.common import TensorSpec, call_text, require_no_truth
 
 Sizes = tuple[Any, ...]
@@ -27,10 +27,8 @@ def per_axis(name: str, what: str, value: Any, count: int, least: int = 1) -> tu
         require_no_truth(name, what, item)
     numbers = tuple([int(item.__index__()) for item in items])
     if len(numbers) != count or any(number < least for number in numbers):
-        raise ArgumentError(
-            message(f"{name}: {what}={value!r} is not an integer from {least} on, or {count} of them",
-                    hint=f"The input has {count} spatial axes.")
-        )  # fmt: skip
+        raise ArgumentError(f"{name}: {what}={value!r} is not an integer from {least} on, or {count} of them",
+                            hint=f"The input has {count} spatial axes.")
     return numbers
 
 
@@ -42,9 +40,9 @@ def spatial_axes(name: str, ndim: int, channels_last: bool) -> tuple[int, ...]:
     """
     if not 3 <= ndim <= 5:
         raise ShapeError(
-            message(f"{name}: the input has {ndim} dimensions, 3 to 5 are needed: batch, channels, and 1 to 3 spatial",
-                    hint="Add a batch axis with hf.expand_dims if there is none.")
-        )  # fmt: skip
+            f"{name}: the input has {ndim} dimensions, 3 to 5 are needed: batch, channels, and 1 to 3 spatial",
+            hint="Add a batch axis with hf.expand_dims if there is none."
+        )
     first = 1 if channels_last else 2
     return tuple(range(first, first + ndim - 2))
 
@@ -84,10 +82,8 @@ def paddings(name: str, padding: Any, sizes: Sizes, spans: Sizes, stride: Sizes)
         pairs = tuple([(item, item) if isinstance(item, int) else tuple(item) for item in items])
         if len(pairs) == count and all(len(pair) == 2 for pair in pairs):
             return cast(Pairs, pairs)
-    raise ArgumentError(
-        message(f"{name}: padding={padding!r} is not 'valid', 'same', an integer, or {count} integers or pairs",
-                hint='Pass padding="same", or ((top, bottom), (left, right)).')
-    )  # fmt: skip
+    raise ArgumentError(f"{name}: padding={padding!r} is not 'valid', 'same', an integer, or {count} integers or pairs",
+                        hint='Pass padding="same", or ((top, bottom), (left, right)).')
 
 
 def _same(size: Any, span: Any, step: int) -> tuple[Any, Any]:
@@ -108,10 +104,8 @@ def output_sizes(name: str, sizes: Sizes, spans: Sizes, stride: Sizes, padding: 
     for size, span, step, (low, high) in zip(sizes, spans, stride, padding, strict=True):
         room = size + low + high
         if room < span:
-            raise ShapeError(
-                message(f"{name}: a window spans {span} positions, but the padded input has {room}",
-                        got=call_text(name, *specs), hint="Use a smaller window or more padding.")
-            )  # fmt: skip
+            raise ShapeError(f"{name}: a window spans {span} positions, but the padded input has {room}",
+                             got=call_text(name, *specs), hint="Use a smaller window or more padding.")
         result.append((room - span) // step + 1)
     return tuple(result)
 

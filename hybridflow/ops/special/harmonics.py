@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.ops.common import Tensor, TensorLike, promote_float, require_kind
 from hybridflow.ops.trigonometric import cos, sin
 
@@ -39,10 +39,8 @@ def sph_harm_y(n: int, m: int, theta: TensorLike, phi: TensorLike, /) -> Tensor:
     """
     for name, number, low, high in (("n", n, 0, math.inf), ("m", m, -n, n)):
         if isinstance(number, bool) or not isinstance(cast(Any, number), int | np.integer) or not low <= number <= high:
-            raise ArgumentError(
-                message(f"sph_harm_y: {name}={number!r} is no whole number from {low} to {high}",
-                        hint="Pass Python integers; a degree or order for each element needs a call for each.")
-            )  # fmt: skip
+            raise ArgumentError(f"sph_harm_y: {name}={number!r} is no whole number from {low} to {high}",
+                                hint="Pass Python integers; a degree or order for each element needs a call for each.")
     polar, azimuth = promote_float(theta, phi)
     require_kind("sph_harm_y", ("float",), polar.spec)
     order = abs(int(m))

@@ -158,7 +158,7 @@ def _gamma_slope(F: Any, y: Any, a: Any, x: Any) -> Any:
     vjp=rule(_BOTH, lambda F, y, a, x: F.gammainc_by_a(a, x), _gamma_slope), saves=_BOTH,
     samples=row_samples(positives, positives, more=[*_GAMMA_AT_ENDS, _FAR]), traits=("full_precision",), ulp=1024,
     onnx=NO_OPERATOR,
-)  # fmt: skip
+)
 def gammainc(a: TensorLike, x: TensorLike, /) -> Tensor:
     """Compute the regularized lower incomplete gamma function elementwise.
 
@@ -194,7 +194,7 @@ def gammainc(a: TensorLike, x: TensorLike, /) -> Tensor:
     saves=_BOTH,
     samples=row_samples(positives, positives, more=[*_GAMMA_AT_ENDS, _FAR]), traits=("full_precision", "log_sum"),
     ulp=1024, onnx=NO_OPERATOR,
-)  # fmt: skip
+)
 def gammaincc(a: TensorLike, x: TensorLike, /) -> Tensor:
     """Compute the regularized upper incomplete gamma function elementwise: 1 minus `gammainc`.
 
@@ -302,7 +302,7 @@ _INVERSE_AT_ENDS = [
     ),
     saves=Saves(x=(0,), y=True), samples=row_samples(positives, _share, more=_INVERSE_AT_ENDS),
     traits=("full_precision",), ulp=32768, onnx=NO_OPERATOR,
-)  # fmt: skip
+)
 def gammaincinv(a: TensorLike, y: TensorLike, /) -> Tensor:
     """Compute the inverse of `gammainc` by its second argument: the quantiles of a gamma distribution of shape `a`.
 
@@ -387,7 +387,7 @@ def _beta_samples(at: float = 0.5) -> Callable[..., Any]:
     ends = [[a, b, x] for a in (0.0, 0.5, -1.0, np.inf) for b in (2.0, 0.0, np.nan) for x in last]
     far = [0.01, 5e8, 0.885]  # the inverse takes more than 16 steps
     more = [Sample(tuple(np.array(rows).T.astype(dtype)), gradient=False)
-            for rows, dtype in ((ends, np.float32), ([*ends, far], np.float64))]  # fmt: skip
+            for rows, dtype in ((ends, np.float32), ([*ends, far], np.float64))]
     return row_samples(positives, positives, _share, more=more)
 
 
@@ -417,7 +417,7 @@ def _beta_slope(F: Any, y: Any, a: Any, b: Any, x: Any) -> Any:
         _beta_slope,
     ),
     saves=_ALL, samples=_beta_samples(), traits=("full_precision",), ulp=1024, onnx=NO_OPERATOR,
-)  # fmt: skip
+)
 def betainc(a: TensorLike, b: TensorLike, x: TensorLike, /) -> Tensor:
     """Compute the regularized incomplete beta function elementwise.
 
@@ -499,7 +499,7 @@ def _betaincinv_kernel(a: Any, b: Any, y: Any) -> Any:
         lambda F, y, a, b, p: 1 / _beta_slope(F, None, a, b, y),
     ),
     saves=Saves(x=(0, 1), y=True), samples=_beta_samples(0.3), traits=("full_precision",), ulp=32768, onnx=NO_OPERATOR,
-)  # fmt: skip
+)
 def betaincinv(a: TensorLike, b: TensorLike, y: TensorLike, /) -> Tensor:
     """Compute the inverse of `betainc` by its last argument: the quantiles of a beta distribution.
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.polynomial import Polynomial
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.core.op import No, Sample, Saves, op
 from hybridflow.core.tensor import describe
 from hybridflow.ops.choice import where
@@ -63,7 +63,7 @@ _EULER = [
     1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160, -691 / 1307674368000, 1 / 74724249600,
     -3617 / 10670622842880000, 43867 / 5109094217170944000, -174611 / 802857662698291200000,
     77683 / 14101100039391805440000, -236364091 / 1693824136731743669452800000,
-]  # fmt: skip
+]
 """Bernoulli's numbers of even index 2k, divided by the factorial of 2k."""
 _SUMMED = 9
 
@@ -127,7 +127,7 @@ def inner(name: str, lower: Any, samples: Any, ulp: float, operands: int = 2) ->
         kernel=No("a formula of jax's, which only derivatives need"), lower=broadcasting(widened(lower)),
         infer=pointwise(name, ("float",)), vjp=RuleFromLowering(name), saves=Saves(x="all"), flops=elements,
         samples=samples, traits=("pointwise", "full_precision", "inner"), ulp=ulp, onnx=NO_OPERATOR,
-    )(function)  # fmt: skip
+    )(function)
     return record
 
 
@@ -141,7 +141,7 @@ zeta_by_x = inner("zeta_by_x", _zeta_by_x_lower, few_samples(_above_one, positiv
     vjp=rule(_BOTH, lambda F, y, x, q: F.zeta_by_x(x, q), lambda F, y, x, q: -x * F.zeta(x + 1, q)),
     saves=_BOTH, samples=row_samples(_above_one, positives, more=_ZETA_ENDS), traits=("full_precision",), ulp=16,
     onnx=NO_OPERATOR,
-)  # fmt: skip
+)
 def zeta(x: TensorLike, q: TensorLike = 1.0, /) -> Tensor:
     """Compute Hurwitz' zeta function elementwise, the sum of ``(k + q) ** -x`` for all k from 0 on.
 
@@ -208,7 +208,7 @@ def _polygamma_samples(rng: np.random.Generator) -> Any:
     vjp=rule(Saves(x=(0,)), lambda F, y, x, *, n: F.polygamma(x, n=n + 1)), saves=Saves(x=(0,)),
     samples=_polygamma_samples, traits=("full_precision", "inner", "log_sum"), ulp=64, name="polygamma",
     onnx=NO_OPERATOR,
-)  # fmt: skip
+)
 def polygamma_of(x: TensorLike, /, *, n: int) -> Tensor:
     """Compute the derivative of order n of `digamma`, for n from 1 on: `polygamma` with its arguments exchanged."""
     return bind(polygamma_of.op, promote_float(x), {"n": n})
@@ -252,10 +252,8 @@ def order_of(name: str, option: str, value: Any, least: int) -> int:
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if whole and value >= least:
         return int(value)
-    raise ArgumentError(
-        message(f"{name}: {option}={describe(value)} is no whole number from {least} on",
-                hint=f"Pass an int; call {name} once for each {option} and hf.stack the results.")
-    )  # fmt: skip
+    raise ArgumentError(f"{name}: {option}={describe(value)} is no whole number from {least} on",
+                        hint=f"Pass an int; call {name} once for each {option} and hf.stack the results.")
 
 
 def multigammaln(a: TensorLike, d: int, /) -> Tensor:
@@ -332,7 +330,7 @@ _AT_ENDS = [Sample(tuple(np.array(_BETA_ENDS, dtype).T), gradient=False) for dty
     ),
     saves=_BOTH, samples=row_samples(positives, positives, more=_AT_ENDS), ulp=64,
     traits=("full_precision", "log_sum", "commutative"), onnx=NO_OPERATOR,
-)  # fmt: skip
+)
 def betaln(a: TensorLike, b: TensorLike, /) -> Tensor:
     """Compute the logarithm of the beta function elementwise.
 
@@ -367,7 +365,7 @@ def _beta_slope(F: Any, y: Any, a: Any, b: Any) -> Any:
     vjp=rule(Saves(x=(0, 1), y=True), _beta_slope, lambda F, y, a, b: _beta_slope(F, y, b, a)),
     saves=Saves(x=(0, 1), y=True), samples=row_samples(positives, positives, more=_AT_ENDS), ulp=256,
     traits=("full_precision", "commutative"), onnx=NO_OPERATOR,
-)  # fmt: skip
+)
 def beta(a: TensorLike, b: TensorLike, /) -> Tensor:
     """Compute the beta function elementwise, ``gamma(a) * gamma(b) / gamma(a + b)``.
 

@@ -91,7 +91,7 @@ def _row(
     function.__doc__ = _DOC.format(
         says=says, about=about, domain=domain, ulp=f"{ulp:g}", of=of, name=name, given=example[0], result=example[1],
         reference=reference,
-    )  # fmt: skip
+    )
     saves = Saves(x=(0,) if "x" in keeps else (), y="y" in keeps)
     at_ends = [Sample((np.array([*ends, np.nan], dtype),), gradient=False) for dtype in (np.float32, np.float64)]
     lowered = lower or jaxes(name)
@@ -153,7 +153,7 @@ gammaln = _row(
     about="It is infinite at 0 and at the negative integers. `digamma` is its derivative.",
     example=("4.0", "1.7917595"), reference=_HANDBOOK + "section 5.2.",
     draw=positives, ends=(0, 1, 2, np.inf, 1e4), ulp=32, of=_OF_ONE,
-)  # fmt: skip
+)
 
 
 def _digamma_lower(x: Any) -> Any:
@@ -168,7 +168,7 @@ digamma = _row(
     about="It is NaN at the negative integers, and an infinity at 0. Its derivatives are ``polygamma(n, x)``.",
     example=("1.0", "-0.5772157"), reference=_HANDBOOK + "section 5.2.",
     draw=positives, ends=(0.0, -0.0, 1, -1, np.inf), ulp=32, of=_OF_ONE,
-)  # fmt: skip
+)
 psi = digamma
 
 # -- error function -----------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ erfc = _row(
     lambda F, y, x: F.exp(-(x * x)) * (-2 / _ROOT_PI), lower=lax.erfc,
     about="For arguments above 9 the bound grows as the square of the argument.",
     example=("3.0", "2.2090497e-05"), reference=_HANDBOOK + "section 7.2.", ends=(0, np.inf, -np.inf), ulp=64,
-)  # fmt: skip
+)
 
 _SCALED_TAIL = [(-1) ** k * math.prod(range(1, 2 * k + 2, 2)) / 2**k for k in range(12)]
 """Of ``-erfcx'(x) x**2 sqrt(pi)`` as a series in ``1 / x**2``."""
@@ -197,7 +197,7 @@ erfcx = _row(
     _erfcx_slope, keeps="xy", own_slope=True, about="Far below 0, where the result is too large, it is infinite.",
     example=("10.0", "0.05614099"), reference=_HANDBOOK + "sections 7.2 and 7.12.", ends=(0, 50, np.inf, -np.inf),
     ulp=8,
-)  # fmt: skip
+)
 
 
 def _erfinv_lower(x: Any) -> Any:
@@ -218,7 +218,7 @@ erfinv = _row(
     about="It is infinite at -1 and 1, and NaN beyond.", domain="floating-point, from -1 to 1",
     example=("0.5", "0.47693628"), reference=_HANDBOOK + "section 7.17.",
     draw=_within(-0.9, 0.9), ends=(0.0, -0.0, 1, -1, 2, -2), ulp=4,
-)  # fmt: skip
+)
 
 
 def _erfcinv_lower(x: Any) -> Any:
@@ -236,7 +236,7 @@ erfcinv = _row(
     about="It is infinite at 0 and 2, and NaN beyond.", domain="floating-point, from 0 to 2",
     example=("0.5", "0.47693628"), reference=_HANDBOOK + "section 7.17.",
     draw=_within(0.1, 1.9), ends=(0, 1, 2, -1, 3, 1e-30), ulp=4,
-)  # fmt: skip
+)
 
 # -- normal and logistic distributions ----------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ ndtr = _row(
     lambda F, y, x: F.exp(x * x * -0.5) * _DENSITY,
     about="For arguments below -12 the bound grows as the square of the argument.",
     example=("1.0", "0.8413448"), reference=_HANDBOOK + "section 7.18.", ends=(0, np.inf, -np.inf), ulp=128,
-)  # fmt: skip
+)
 
 
 _erfcx = _with_slope(jaxes("erfcx"), _erfcx_slope)
@@ -269,7 +269,7 @@ log_ndtr = _row(
     "within 64 units, and the bound grows as the square of the argument.",
     example=("-40.0", "-804.60846"), reference=_HANDBOOK + "sections 7.12 and 7.18.",
     draw=_within(-4, 4), ends=(0, np.inf, -np.inf, 5, -50), ulp=1024,
-)  # fmt: skip
+)
 
 ndtri = _row(
     "ndtri", "Compute the inverse of the normal distribution function of every element.",
@@ -277,14 +277,14 @@ ndtri = _row(
     about="It is infinite at 0 and 1, and NaN beyond.", domain="floating-point, from 0 to 1",
     example=("0.975", "1.9599644"), reference="M. J. Wichura, \"Algorithm AS 241\", Applied Statistics 37, 1988.",
     draw=_within(0.05, 0.95), ends=(0, 0.5, 1, -1, 2, 1e-30), ulp=8,
-)  # fmt: skip
+)
 
 expit = _row(
     "expit", "Compute the logistic function ``1 / (1 + exp(-x))`` of every element.",
     lambda F, y, x: F.expit(x) * F.expit(-x), lower=lax.logistic,
     about="It is `hf.nn.sigmoid`, except that its derivative keeps its precision for large arguments.",
     example=("0.0", "0.5"), reference=_HANDBOOK + "section 4.2, for the exponential.", ends=(np.inf, -np.inf, 80, -80),
-)  # fmt: skip
+)
 
 
 def _logit_lower(x: Any) -> Any:
@@ -300,7 +300,7 @@ logit = _row(
     about="It is infinite at 0 and 1, and NaN beyond.", domain="floating-point, from 0 to 1",
     example=("0.75", "1.0986123"), reference=_HANDBOOK + "section 4.2, for the logarithm.",
     draw=_within(0.05, 0.95), ends=(0, 0.5, 1, -1, 2, 1e-30), ulp=4,
-)  # fmt: skip
+)
 
 # -- entropy ------------------------------------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ entr = _row(
     about="Its sum over probabilities is their entropy.",
     example=("0.5", "0.3465736"), reference="T. M. Cover and J. A. Thomas, Elements of Information Theory, 2006.",
     draw=positives, ends=(0.0, -0.0, 1, -1, np.inf), ulp=4,
-)  # fmt: skip
+)
 
 # -- Bessel functions ---------------------------------------------------------------------------------------------
 
@@ -331,24 +331,24 @@ i0 = _row(
     "i0", "Compute the modified Bessel function of the first kind and order 0 of every element.",
     lambda F, y, x: F.i1(x), about="It grows as the exponential function; `i0e` does not.",
     example=("1.0", "1.2660658"), reference=_BESSEL, ends=(0.0, -0.0, 30, -30), ulp=8,
-)  # fmt: skip
+)
 i1 = _row(
     "i1", "Compute the modified Bessel function of the first kind and order 1 of every element.",
     lambda F, y, x: F.i0(x) - _i1_by_x(F, y, x, scaled=False), keeps="xy", kernel=_odd("i1"),
     about="It grows as the exponential function; `i1e` does not.",
     example=("1.0", "0.5651591"), reference=_BESSEL, ends=(0.0, -0.0, 30, -30), ulp=16,
-)  # fmt: skip
+)
 i0e = _row(
     "i0e", "Compute ``exp(-abs(x)) * i0(x)`` of every element.",
     lambda F, y, x: F.i1e(x) - F.sign(x) * y, keeps="xy", about="There is no derivative at 0; the gradient there is 0.",
     example=("1.0", "0.4657596"), reference=_BESSEL, ends=(0.0, -0.0, 30, -1e4), ulp=8,
-)  # fmt: skip
+)
 i1e = _row(
     "i1e", "Compute ``exp(-abs(x)) * i1(x)`` of every element.",
     lambda F, y, x: F.i0e(x) - F.sign(x) * y - _i1_by_x(F, y, x, scaled=True), keeps="xy", kernel=_odd("i1e"),
     about="Its second derivative jumps at 0.",
     example=("1.0", "0.20791042"), reference=_BESSEL, ends=(0.0, -0.0, 30, -1e4), ulp=16,
-)  # fmt: skip
+)
 
 # -- integrals of exponentials and logarithms ---------------------------------------------------------------------
 
@@ -381,14 +381,14 @@ exp1 = _row(
     about="It is infinite at 0 and NaN below.", domain="floating-point, positive",
     example=("1.0", "0.21938394"), reference=_HANDBOOK + "section 6.2.", draw=positives,
     ends=(0, -1, 1e-30, 1e-6, 0.09, 0.11, 2, 50, np.inf), ulp=16,
-)  # fmt: skip
+)
 expi = _row(
     "expi", "Compute the principal value of the integral of ``exp(t) / t`` from minus infinity to every element.",
     lambda F, y, x: F.exp(x) / x, lower=_expi_lower, own_slope=True,
     about="It is minus infinity at 0.",
     example=("1.0", "1.8951178"), reference=_HANDBOOK + "section 6.2.", draw=_within(0.5, 3),
     ends=(0, 1e-6, -1e-6, 0.09, -0.11, -2, 20, -20, np.inf, -np.inf), ulp=32, of=_OF_ONE,
-)  # fmt: skip
+)
 
 _ATANH_SERIES = [1 / (2 * k + 1) for k in range(14)]
 
@@ -409,7 +409,7 @@ spence = _row(
     domain="floating-point, from 0 on",
     example=("0.0", "1.644934"), reference=_HANDBOOK + "section 25.12.", draw=positives, ends=(0, 1, -1, 1e4), ulp=32,
     of=_OF_ONE,
-)  # fmt: skip
+)
 
 _SINC_SLOPE = [math.pi * (-1) ** k * 2 * k / math.factorial(2 * k + 1) for k in range(1, 12)]
 
@@ -431,9 +431,9 @@ sinc = _row(
     about="It is the normalized one, as in NumPy and SciPy.",
     example=("0.5", "0.63661975"), reference=_HANDBOOK + "section 3.3.", draw=_within(-0.9, 0.9),
     ends=(0, 0.25), ulp=16, of=_OF_ONE,
-)  # fmt: skip
+)
 
 __all__ = [
     "digamma", "entr", "erfc", "erfcinv", "erfcx", "erfinv", "exp1", "expi", "expit", "gammaln", "i0", "i0e", "i1",
     "i1e", "log_ndtr", "logit", "ndtr", "ndtri", "psi", "sinc", "spence",
-]  # fmt: skip
+]

@@ -42,7 +42,7 @@ def _divided(F: Any, x: Any, y: Any) -> Any:
     lambda x, y: by_scipy("xlogy", x, y), widened(_times(lax.log)),
     vjp=rule(_BOTH, lambda F, v, x, y: F.log(y), lambda F, v, x, y: _divided(F, x, y)),
     saves=_BOTH, samples=_PAIRS, traits=("full_precision",), onnx=NO_OPERATOR,
-)  # fmt: skip
+)
 def xlogy(x: TensorLike, y: TensorLike, /) -> Tensor:
     """Compute ``x * log(y)`` elementwise, and 0 where `x` is 0 and `y` is not NaN.
 
@@ -68,7 +68,7 @@ def xlogy(x: TensorLike, y: TensorLike, /) -> Tensor:
     lambda x, y: by_scipy("xlog1py", x, y), widened(_times(lax.log1p)),
     vjp=rule(_BOTH, lambda F, v, x, y: F.log1p(y), lambda F, v, x, y: _divided(F, x, y + 1)),
     saves=_BOTH, samples=_PAIRS, traits=("full_precision",), onnx=NO_OPERATOR,
-)  # fmt: skip
+)
 def xlog1py(x: TensorLike, y: TensorLike, /) -> Tensor:
     """Compute ``x * log(1 + y)`` elementwise, and 0 where `x` is 0 and `y` is not NaN.
 
@@ -107,7 +107,7 @@ def _rel_entr(xp: Any, x: Any, y: Any) -> Any:
     lambda x, y: _rel_entr(np, x, y), widened(lambda x, y: _rel_entr(jnp, x, y)),
     vjp=rule(_BOTH, lambda F, v, x, y: F.log(x) - F.log(y) + 1, lambda F, v, x, y: -_divided(F, x, y)),
     saves=_BOTH, samples=_PAIRS, traits=("full_precision",), ulp=4, onnx=NO_OPERATOR,
-)  # fmt: skip
+)
 def rel_entr(x: TensorLike, y: TensorLike, /) -> Tensor:
     """Compute ``x * log(x / y)`` elementwise; its sum over two distributions is their relative entropy.
 
@@ -147,7 +147,7 @@ def _kl_div(xp: Any, x: Any, y: Any) -> Any:
     lambda x, y: _kl_div(np, x, y), widened(lambda x, y: _kl_div(jnp, x, y)),
     vjp=rule(_BOTH, lambda F, v, x, y: F.log(x) - F.log(y), lambda F, v, x, y: 1 - _divided(F, x, y)),
     saves=_BOTH, samples=_PAIRS, traits=("full_precision",), ulp=32, onnx=NO_OPERATOR,
-)  # fmt: skip
+)
 def kl_div(x: TensorLike, y: TensorLike, /) -> Tensor:
     """Compute ``x * log(x / y) - x + y`` elementwise, which is convex and at least 0.
 

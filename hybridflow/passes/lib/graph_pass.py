@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.errors import ArgumentError
 from hybridflow.ir.graph import Graph
 from hybridflow.passes.lib.rewrite import map_nested
 
@@ -74,7 +74,7 @@ class Pass:
         unknown = [name for name in limits if name not in known]
         if unknown:
             hint = f"Its limits: {', '.join(known)}." if known else "It has none."
-            raise ArgumentError(message(f"pass {self.name}: {unknown[0]!r} is not one of its limits", hint=hint))
+            raise ArgumentError(f"pass {self.name}: {unknown[0]!r} is not one of its limits", hint=hint)
         function: Callable[..., Graph] = self.function
         return replace(self, function=partial(function, limits=present._replace(**limits)))
 

@@ -72,7 +72,7 @@ def recomputed_in(graph: Graph) -> tuple[Recomputed, ...]:
             rows[0][0].where, dict(Counter(node.op.name for node, _ in rows)), sum(flops for _, flops in rows)
         )
         for rows in recomputed.values()
-    ])  # fmt: skip
+    ])
 
 
 def _second_runs(graph: Graph) -> list[Node]:

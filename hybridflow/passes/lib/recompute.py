@@ -354,7 +354,7 @@ class _Planner:
                 continue
             if step is None or len(steps) > _TOO_MANY or has_effect(step.node) or any(
                 map(has_effects, nested_graphs(step.node))
-            ):  # fmt: skip
+            ):
                 return None
             steps.add(step)
             for one in step.inputs:

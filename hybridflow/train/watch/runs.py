@@ -101,7 +101,7 @@ class Run:
             "pid": pid, "step": max(steps, default=0), "steps": state.get("steps"), "epoch": self._last.get("epoch"),
             "seconds": self._last.get("seconds"), "process": process,
             "curves": {name: _thinned(points) for name, points in self._curves.items()},
-        }  # fmt: skip
+        }
 
 
 def _thinned(points: Sequence[tuple[float, float | None]]) -> list[tuple[float, float | None]]:
@@ -163,7 +163,7 @@ class Load:
         return {
             "cores": os.cpu_count(), "busy": busy, "memory": memory.get("MemTotal"),
             "used": memory["MemTotal"] - memory["MemAvailable"] if "MemAvailable" in memory else None,
-        }  # fmt: skip
+        }
 
     def _ticks(self) -> tuple[int, int] | None:
         """Return the ticks of all cores: those with work, and all."""

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from hybridflow.core.errors import FileError, message
+from hybridflow.core.errors import FileError
 from hybridflow.train.watch.page import page_of
 from hybridflow.train.watch.runs import Runs
 
@@ -74,7 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in (
             ("content-type", kind), ("content-length", str(len(body))), ("cache-control", "no-store"),
             ("content-security-policy", self.server.policy), ("x-content-type-options", "nosniff"),
-        ):  # fmt: skip
+        ):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
@@ -97,9 +97,8 @@ def serve(directories: Sequence[Path], port: int, say: Callable[[str], None]) ->
     try:
         server = Server(directories, port)
     except OSError as error:
-        raise FileError(
-            message(f"watch: port {port} cannot be used", got=str(error), hint="Choose another, or 0 for a free one.")
-        ) from error
+        raise FileError(f"watch: port {port} cannot be used", got=str(error),
+                        hint="Choose another, or 0 for a free one.") from error
     with server:
         say(f"Watching {', '.join(map(str, directories))} at {server.url} (Ctrl-C ends it)")
         try:

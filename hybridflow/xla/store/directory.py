@@ -98,7 +98,7 @@ class Directory:
             raise Unsafe(
                 message(f"{self.path} cannot be used: it is a link, no directory, or closed to this user ({error})",
                         hint="Remove what is there, or choose another directory.")
-            ) from None  # fmt: skip
+            ) from None
         try:
             self._require_own(opened)
             yield opened
@@ -111,13 +111,13 @@ class Directory:
             raise Unsafe(
                 message(f"{self.path} belongs to user {status.st_uid}, not to the one who runs this ({os.geteuid()})",
                         hint="Choose another directory.")
-            )  # fmt: skip
+            )
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise Unsafe(
                 message(f"{self.path} can be written by others (mode {stat.S_IMODE(status.st_mode):o})",
                         hint="Somebody may have put code there. Choose another directory, or close and empty this one: "
                         f"chmod go-w '{self.path}' && hybridflow cache clear")
-            )  # fmt: skip
+            )
 
     def _own_bytes(self, opened: int, name: str, *, secret: bool = False) -> bytes | None:
         """Return a file's bytes, or None unless only its owner can write it (and read it, if it is secret)."""

@@ -14,7 +14,7 @@ from .mlp import mlp_eager
 from .transformer import block_eager
 
 _SPIN = "import os, time\nparent = os.getppid()\nwhile os.getppid() == parent:\n    end = time.time() + 1\n" \
-    "    while time.time() < end: pass"  # fmt: skip
+    "    while time.time() < end: pass"
 """A program that spins until its parent is gone, so that it ends even if the parent is killed."""
 
 

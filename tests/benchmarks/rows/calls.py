@@ -90,7 +90,7 @@ def call_many_guards(case: Case) -> None:
             state.n0 + state.n1 + state.n2 + state.n3 + state.n4 + state.n5 + state.n6 + state.n7 + state.n8
             + state.n9 + state.n10 + state.n11 + state.n12 + state.n13 + state.n14 + state.n15 + state.n16
             + state.n17 + state.n18 + state.n19
-        )  # fmt: skip
+        )
         return x + y if total else x
 
     plain = hf.compile(lambda x, y: x + y)

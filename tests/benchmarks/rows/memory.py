@@ -88,14 +88,14 @@ def convolutions(case: Case) -> tuple[Any, Any, Program]:
 
 
 @row("18 convolutions, a budget of what three checkpointed blocks take", aims={"blocks": 1.0, "kept": 1.4},
-     tolerance=1e-3)  # fmt: skip
+     tolerance=1e-3)
 def memory_budget_convolutions(case: Case) -> None:
     kernels, x, block = convolutions(case)
     budget(case, kernels, x, block)
 
 
 @row("12-layer transformer, a budget of what three checkpointed segments take", aims={"blocks": 1.0, "kept": 1.4},
-     tolerance=1e-3)  # fmt: skip
+     tolerance=1e-3)
 def memory_budget_transformer(case: Case) -> None:
     """Checkpoint segments whose length is about the square root of the number of layers.
 

@@ -62,7 +62,7 @@ def add_ours(case: Case, data: Data, decorate: Callable[[Any], Any]) -> None:
     case.ours(
         lambda: step(x, labels), state=lambda: [variable.read() for variable in variables],
         lowered=(lambda: step.lower(x, labels)) if hasattr(step, "lower") else None,
-    )  # fmt: skip
+    )
 
 
 def add_jax(case: Case, data: Data, name: str, step: Any) -> None:

@@ -71,7 +71,7 @@ def attention_block(
 def gpt(
     f: Any, count: int, length: int, width: int, heads: int, layers: int, rate: float, *, joint: bool = True,
     recomputed: bool = False, tied: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """Return a decoder of token ids.
 
     Its gradient computes the insides of the blocks again if `recomputed`. The tokens' embedding is the last layer's
@@ -84,7 +84,7 @@ def gpt(
             self.tokens, self.positions = f.Embedding(count, width), f.Embedding(length, width)
             self.blocks = f.modules([
                 attention_block(f, width, heads, rate, causal=True, joint=joint) for _ in range(layers)
-            ])  # fmt: skip
+            ])
             self.norm = f.LayerNorm(width)
             if not tied:
                 self.head = f.Linear(width, count, bias=False)
@@ -109,7 +109,7 @@ def bert(f: Any, count: int, length: int, width: int, heads: int, layers: int) -
             self.norm = f.LayerNorm(width)
             self.blocks = f.modules([
                 attention_block(f, width, heads, 0.0, causal=False, joint=False, after=True) for _ in range(layers)
-            ])  # fmt: skip
+            ])
 
         def forward(self, ids: Any) -> Any:
             x = self.norm(self.tokens(ids) + self.positions(f.arange(ids.shape[1])))
@@ -145,7 +145,7 @@ def vit(f: Any, side: int, patch: int, width: int, heads: int, layers: int, clas
 def resnet(
     f: Any, widths: tuple[int, ...], blocks: int | tuple[int, ...], *, stem: int = 1, narrow: bool = False,
     classes: int = 10,
-) -> Any:  # fmt: skip
+) -> Any:
     """Return a ResNet: a stem, then stages of blocks, all but the first of which halve the images.
 
     Args:
@@ -200,7 +200,7 @@ def resnet(
             self.blocks = f.modules([
                 kind(width if number == 0 else out, out, stride if number == 0 else 1)
                 for width, out, stride, count in stages for number in range(count)
-            ])  # fmt: skip
+            ])
             self.head = f.Linear(widths[-1], classes)
 
         def forward(self, images: Any) -> Any:
@@ -309,7 +309,7 @@ def _compare(name: str, ours: dict[str, Array], theirs: dict[str, Array], tolera
 def _sides(
     case: Case, make: Callable[[Any, float], Any], loss: Callable[..., Any], batch: list[Array], *,
     compiled: bool, adam: bool = True, rate: float = 0.0, tolerance: float = TOLERANCE,
-) -> None:  # fmt: skip
+) -> None:
     """Add hybridflow and its peers: torch for eager steps; torch's eager and compiled, and jax, for compiled ones."""
     without = Hybridflow.Trainer(lambda f: make(f, 0.0), loss, adam, False)
     first = without.gradients(batch)  # this also makes the layers' sizes known
@@ -361,27 +361,27 @@ def _gpt(case: Case, layers: int, batch: int, *, compiled: bool) -> None:
     count, length, width, heads = case.size((256, 64, 128, 4), (8, 4, 8, 2))
     layers, batch = case.size((layers, batch), (1, 2))
     _sides(case, lambda f, rate: gpt(f, count, length, width, heads, layers, rate), classify,
-           ids(case, count, batch, length), compiled=compiled, rate=0.1)  # fmt: skip
+           ids(case, count, batch, length), compiled=compiled, rate=0.1)
 
 
 def _vit(case: Case, *, compiled: bool) -> None:
     side, patch, width, heads, layers, batch = case.size((32, 4, 128, 4, 6, 16), (8, 4, 8, 2, 1, 2))
     _sides(case, lambda f, rate: vit(f, side, patch, width, heads, layers), classify, images(case, batch, side),
-           compiled=compiled)  # fmt: skip
+           compiled=compiled)
 
 
 def _resnet(case: Case, *, compiled: bool) -> None:
     widths, blocks, side, batch = case.size(((64, 128, 256, 512), 2, 32, 16), ((4, 8), 1, 8, 4))
     # The tolerance is wide: where rounding moves one element across a relu's kink, a layer's gradient moves with it.
     _sides(case, lambda f, rate: resnet(f, widths, blocks), classify, images(case, batch, side), compiled=compiled,
-           adam=False, tolerance=0.2)  # fmt: skip
+           adam=False, tolerance=0.2)
 
 
 def _unet(case: Case, *, compiled: bool) -> None:
     width, side, batch = case.size((16, 64, 4), (2, 8, 2))
     masks = (case.rng.random((batch, 1, side, side)) < 0.5).astype(np.float32)
     _sides(case, lambda f, rate: unet(f, width), segment, [case.normal(batch, 3, side, side), masks],
-           compiled=compiled)  # fmt: skip
+           compiled=compiled)
 
 
 def _lstm(case: Case, *, compiled: bool) -> None:

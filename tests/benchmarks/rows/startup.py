@@ -62,7 +62,7 @@ def first_call(case: Case, directory: str, layers: int) -> float:
     done = subprocess.run(
         [sys.executable, "-c", FIRST_CALL, directory, str(case.smoke), str(layers)],
         capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    )
     return float(done.stdout)
 
 

@@ -58,7 +58,7 @@ def _gpt_shapes(case: Case) -> list[tuple[int, ...]]:
     block: list[tuple[int, ...]] = [
         (width,), (width,), (3 * width, width), (3 * width,), (width, width), (width,),
         (width,), (width,), (wide, width), (wide,), (width, wide), (width,),
-    ]  # fmt: skip
+    ]
     return [(256, width), (64, width), *block * layers, (width,), (width,)]
 
 
