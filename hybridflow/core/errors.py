@@ -9,7 +9,18 @@ from hybridflow.core.attached import attached
 
 
 class HybridflowError(Exception):
-    """Base of every error raised by hybridflow itself."""
+    """Base of every error raised by hybridflow itself.
+
+    Args:
+        args: the text, that is what is wrong; or a text that `message` composed.
+        got: the call as it was.
+        hint: what to do.
+    """
+
+    def __init__(self, *args: object, got: str | None = None, hint: str | None = None) -> None:
+        if args and isinstance(args[0], str) and (got is not None or hint is not None or "\n" not in args[0]):
+            args = message(args[0], got=got, hint=hint), *args[1:]
+        super().__init__(*args)
 
     def _render_traceback_(self) -> list[str]:
         """Return the traceback as IPython shows it, with the user's lines only."""
@@ -73,8 +84,8 @@ class TraceError(HybridflowError, RuntimeError):
     The trace ends with it even if the code catches it or puts another error in its place: eager code raises none there.
     """
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: object, got: str | None = None, hint: str | None = None) -> None:
+        super().__init__(*args, got=got, hint=hint)
         attached("refused")(self)
 
 
@@ -240,5 +251,5 @@ _LONGEST = 4000
 def _shortened(text: str) -> str:
     if len(text) <= _LONGEST:
         return text
-    half = _LONGEST // 2
+    half = _LONGEST // 2 - 20  # so that it is short enough when an error is pickled
     return f"{text[:half]} ... {len(text) - 2 * half} characters more ... {text[-half:]}"

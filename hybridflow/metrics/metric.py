@@ -8,7 +8,7 @@ import numpy as np
 
 from hybridflow.core.context import made_once
 from hybridflow.core.dtypes import float64
-from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.errors import ShapeError
 from hybridflow.core.reprs import settings_of
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
@@ -106,11 +106,9 @@ def weights_for(what: str, sample_weight: Any, values: Tensor) -> Tensor:
     """
     weights = as_tensor(sample_weight)
     if not weights.shape or weights.shape != values.shape[: weights.ndim]:
-        raise ShapeError(
-            message(f"{what}: weights of shape {weights.shape} for examples of shape {values.shape}",
-                    hint="Give a weight for each example, or for each of its values." if values.shape else
-                    "Return a value for each example.")
-        )
+        each = "Give a weight for each example, or for each of its values."
+        raise ShapeError(f"{what}: weights of shape {weights.shape} for examples of shape {values.shape}",
+                         hint=each if values.shape else "Return a value for each example.")
     return weights.reshape((*weights.shape, *[1] * (values.ndim - weights.ndim)))
 
 

@@ -18,7 +18,6 @@ from hybridflow.core.errors import (
     AxisError,
     ShapeError,
     TraceError,
-    message,
     structure_text,
 )
 from hybridflow.core.functions import as_traced
@@ -80,11 +79,9 @@ def vmap(fn: Callable[P, R], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[
     """
     if not callable(cast(Any, fn)):
         several = isinstance(cast(Any, fn), list | tuple) and all(map(callable, cast("Sequence[Any]", fn)))
-        raise ArgumentTypeError(
-            message(f"vmap: a {type(fn).__name__} is no function", got=repr(fn)[:80],
-                    hint="Of several models make one: models = hf.nn.stack([...]), then hf.vmap(lambda model: model(x))"
-                         "(models)." if several else "Give a function of one example.")
-        )
+        stack = "Of several models make one: models = hf.nn.stack([...]), then hf.vmap(lambda model: model(x))(models)."
+        raise ArgumentTypeError(f"vmap: a {type(fn).__name__} is no function", got=repr(fn)[:80],
+                                hint=stack if several else "Give a function of one example.")
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
     @functools.wraps(fn)
