@@ -64,6 +64,7 @@ from hybridflow.core.spec import TensorSpec as TensorSpec
 from hybridflow.core.spec import dim as dim
 from hybridflow.core.tensor import Tensor as Tensor
 from hybridflow.core.tensor import asarray as asarray
+from hybridflow.core.tracebacks import trim_what_nobody_catches as _trim_what_nobody_catches
 from hybridflow.core.variable import Variable as Variable
 from hybridflow.ir.construction import placeholder as placeholder
 from hybridflow.ir.graph import Graph as Graph
@@ -185,5 +186,6 @@ def __dir__() -> list[str]:
 
 
 _foreign.install()
+_trim_what_nobody_catches()
 
 _as_before()

@@ -80,17 +80,20 @@ def _expression(names: str) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{name})" for name in names.split()))
 
 
-def hint_of(owner: str, name: str) -> Hint | None:
+def hint_of(owner: str, name: str, elsewhere: bool = False) -> Hint | None:
     """Return the hint for a name of an owner such as ``hf``: its row, or that of the first family that has the name.
 
-    An expression leaves a name to the library that has it, if the family is not of that library.
+    An expression leaves a name to the library that has it, if the family is not of that library. If the name was sought
+    elsewhere, an expression that takes any word says nothing of names in small letters.
     """
+    open_ends = not elsewhere or not name.islower()
     row = rows().get(f"{owner}.{name}")
     if row is not None:
         return row if isinstance(row, Hint) else None
     for family in FAMILIES:
         if owner in family.owners.split():
-            found = _expression(family.names).fullmatch(name)
+            taken = family.names if open_ends else " ".join([one for one in family.names.split() if "\\w" not in one])
+            found = _expression(taken).fullmatch(name)
             if found is not None and (
                 name in family.names.split() or not _in_library(owner, name)[0]
                 or {"jax", "numpy"} & {*family.packages.split()}
@@ -282,11 +285,8 @@ def _public_names(module: ModuleType, before: Callable[[], list[str]] | None) ->
     return sorted({name for name in {*found} - inner if not name.startswith("_") or name.endswith("__")})
 
 
-class MissingNameError(AttributeError):
+class MissingNameError(ForeignNameError):
     """A public module has no such name. What is meant is looked for when the text is asked for: `hasattr` is quick."""
-
-    def __init__(self, path: str, module: ModuleType, name: str) -> None:
-        super().__init__(path, module, name, name=name)
 
     def __str__(self) -> str:
         path, module, name = self.args
@@ -322,7 +322,10 @@ def _instead(path: str, module: ModuleType, name: str) -> str:
         return f". Did you mean {place}.{name}?"
     cutoff = 0.75 if len(name) > _SHORT else 0.6
     near = swapped or get_close_matches(name, own, 1, cutoff) or get_close_matches(name.lower(), lower, 1, cutoff)
-    guess = f". Did you mean {path}.{lower.get(near[0], near[0])}?" if near else ""
+    meant_ = lower.get(near[0], near[0]) if near else ""
+    foreign = rows().get(f"{path}.{meant_}")
+    advice = f" {_advice(foreign)}" if isinstance(foreign, Hint) else ""
+    guess = f". Did you mean {path}.{meant_}?{advice}" if near else ""
     return (_elsewhere(name) if not near or name in _words() else "") or guess
 
 
@@ -331,7 +334,7 @@ def _elsewhere(name: str) -> str:
     for owner in sorted(_modules(), key=lambda owner: (owner.count("."), owner)):
         if isinstance(rows().get(f"{owner}.{name}"), Name):
             return f". Did you mean {owner}.{name}?"
-        hint = hint_of(owner, name)
+        hint = hint_of(owner, name, elsewhere=True)
         if hint is not None:
             return f": it is a name of {titles(hint.packages)}. {_advice(hint)}"
     return ""

@@ -9,6 +9,7 @@ from hybridflow.core import structures
 from hybridflow.core.attached import attached as _attached
 from hybridflow.core.errors import ArgumentError, CheckError, ShapeError, message
 from hybridflow.core.functions import as_traced
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.ir.builder import require
 from hybridflow.nested.bodies import leaves_like, leaves_of
 from hybridflow.nested.loops import while_loop
@@ -36,6 +37,7 @@ _ERROR = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1
 _Values = list[Any]
 
 
+@with_foreign_keywords
 def odeint(
     func: Callable[..., Any],
     y0: Any,

@@ -18,6 +18,7 @@ from hybridflow.core.context import is_tracing
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import ArgumentError, TraceError
 from hybridflow.core.functions import as_traced
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
@@ -74,6 +75,7 @@ class MinimizeResult(NamedTuple):
     nit: Tensor
 
 
+@with_foreign_keywords
 def root(
     fun: Callable[..., Any], x0: Any, args: Sequence[Any] = (), *, tol: float | None = None, maxiter: int = 100
 ) -> RootResult:
@@ -149,6 +151,7 @@ def root(
     return RootResult(space.unpacked(found), success, space.unpacked(stop_gradient(value)), nit)
 
 
+@with_foreign_keywords
 def minimize(
     fun: Callable[..., Any],
     x0: Any,

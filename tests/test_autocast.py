@@ -301,7 +301,7 @@ def test_errors():
         hf.autocast(F32)
     with pytest.raises(TypeError, match="is not a hybridflow dtype"):
         hf.autocast("float7")
-    with pytest.raises(TypeError, match="autocast: a int cannot be called"):
+    with pytest.raises(TypeError, match="autocast: an int cannot be called"):
         hf.autocast(BF16)(3)
     with pytest.raises(TypeError, match="is a generator function"):
 

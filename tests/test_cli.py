@@ -334,7 +334,7 @@ def test_doctor_sees_what_changes_compiled_functions(
         ("{dir}/modle.py:double", "Did you mean model.py?"),
         ("{dir}/model.py:duoble", "has no function 'duoble'"),
         ("{dir}/model.py:duoble", "Did you mean double?"),
-        ("{dir}/model.py:number", "'number' in {dir}/model.py is a int, not a function"),
+        ("{dir}/model.py:number", "'number' in {dir}/model.py is an int, not a function"),
         ("{dir}/model.py", "is not FILE.py:FUNCTION"),
         ("{dir}/model.py:wrong", "wrong needs arguments"),
         ("{dir}/model.py:wrong", "Define wrong_args in the file"),

@@ -184,7 +184,7 @@ def test_one_of_several_functions_is_named(source: Path, capsys: pytest.CaptureF
         (["export", "{0}:only_named", "--to", "{1}/x"], "takes arguments by name only"),
         (["export", "{0}:prints", "--spec", "f32[3]", "--to", "{1}/x"], "predict calls print at"),
         (["export", "{0}:raises", "--spec", "f32[3]", "--to", "{1}/x"], "KeyError: 'missing'"),
-        (["inspect", "{1}/folder"], "manifest.json' is not there"),
+        (["inspect", "{1}/folder"], "is a folder, and hf.export.load reads artifacts"),
         (["inspect", "{1}/one", "--as", "hlo"], "--as graph is the only text"),
         (["inspect", "{1}/one", "--digest", "00"], "is not the artifact with that digest"),
         (["inspect", "{0}:named", "--digest", "00"], "--digest is for artifacts"),

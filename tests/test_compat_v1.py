@@ -36,10 +36,10 @@ def test_runs_return_arrays_in_the_structure_of_the_fetches(graph):
     assert (y.name, x.get_shape().as_list(), x.shape[1].value, x.shape[0].value) == ("add:0", [None, 2], 2, None)
     with pytest.raises(KeyError, match="no tensor 'nothing:0'"):
         graph.get_tensor_by_name("nothing:0")
-    for wrong, text in (({y.op: 1}, "has a Operation as a key"), ({x: y}, "a tensor of the graph is fed for x:0")):
+    for wrong, text in (({y.op: 1}, "has an Operation as a key"), ({x: y}, "a tensor of the graph is fed for x:0")):
         with pytest.raises(TypeError, match=text):
             sess.run(y, wrong)
-    with pytest.raises(TypeError, match="a fetch is a int"):
+    with pytest.raises(TypeError, match="a fetch is an int"):
         sess.run(3)
     with pytest.raises(ValueError, match="was not fed"):
         sess.run(y)

@@ -128,7 +128,7 @@ def test_numbers_leak_no_warning_and_leave_the_error_state_alone():
      (np.ones(1, np.longdouble), DTypeError, "not a hybridflow dtype"), ("x", ArgumentTypeError, "tensor of a str"),
      (["x"], ArgumentTypeError, "tensor of a str"), (None, ArgumentTypeError, "tensor of a NoneType"),
      ([1, None], ArgumentTypeError, "NoneType"), ({}, ArgumentTypeError, "tensor of a dict"), (b"x", TypeError, "byte"),
-     ({1}, ArgumentTypeError, "set"), (object(), ArgumentTypeError, "tensor of a object"),
+     ({1}, ArgumentTypeError, "set"), (object(), ArgumentTypeError, "tensor of an object"),
      (iter([1]), ArgumentTypeError, "list_iterator"), (np.ma.array([1, 2], mask=[0, 1]), ArgumentTypeError, "mask")],
 )
 def test_what_is_no_tensor(value: Any, error: Any, text: str):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import jax
@@ -615,3 +617,71 @@ def test_stop_gradient_in_higher_orders():
     expected = jax.grad(lambda x: x**3 * jax.lax.stop_gradient(x))
     assert first.item() == float(expected(2.0)) == 24.0
     assert found.item() == float(jax.grad(expected)(2.0)) == 24.0
+
+
+def _rows(x: Any, w: Any) -> Any:
+    for row in hf.stack([x, x * 0.3]):
+        x = hf.sin(x) * w + row
+    return x
+
+
+def _while(x: Any, w: Any) -> Any:
+    return hf.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, hf.sin(y) * w), (0, x), max_iterations=3)[1]
+
+
+def _branch(x: Any, w: Any) -> Any:
+    return hf.cond(hf.sum(x) > 0, lambda: hf.sin(x * w), lambda: x)
+
+
+def _operations(x: Any, w: Any) -> Any:
+    return hf.nn.layer_norm(hf.sort(hf.sin(x) * w)) * hf.std(x * w) + hf.logsumexp(x * w)
+
+
+def _slope(x: Any, w: Any) -> Any:
+    return hf.grad(lambda x: hf.sum(hf.sin(x) * w))(x) * w
+
+
+BODIES: list[Callable[[Any, Any], Any]] = [_rows, _while, _branch, _operations, _slope]
+PLACES: dict[str, Callable[[Any], Any]] = {
+    "alone": lambda f: f,
+    "compiled": hf.compile,
+    "while": lambda f: lambda x: hf.while_loop(
+        lambda i, y: i < 2, lambda i, y: (i + 1, f(y)), (hf.asarray(0), x), max_iterations=2)[1],
+    "scan": lambda f: lambda x: hf.scan(lambda c, row: (f(c) + row, row), x, hf.stack([x, x]))[0],
+    "cond": lambda f: lambda x: hf.cond(hf.sum(x) > 0, f, lambda y: y, x),
+    "vmap": lambda f: lambda x: hf.vmap(f)(x[None])[0],
+    "checkpoint": hf.checkpoint,
+    "no_grad": lambda f: hf.no_grad()(f),
+}
+USUAL = (_rows, "while"), (_operations, "alone"), (_slope, "alone")
+
+
+@pytest.mark.parametrize(("body", "place"), [
+    pytest.param(*one, marks=() if one in USUAL else pytest.mark.rest) for one in product(BODIES, PLACES)
+])
+def test_bodies_that_keep_values_for_a_gradient_where_no_tape_is(body: Any, place: str):
+    """Their operations are traced, or run, before anybody has said that a gradient is wanted."""
+    w, x = hf.Variable(0.8, requires_grad=True), hf.asarray([[0.3, 1.0], [0.2, -0.1]])
+
+    def steep(rule: Any) -> Any:
+        return PLACES[place](hf.custom_gradient(lambda x: (body(x, w), rule)))
+
+    def by_a_tape(f: Any) -> Any:
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            y = hf.sum(f(x) ** 2)
+        return y, *tape.gradient(y, [x, w], unconnected_gradients="zero")
+
+    def by_backward(f: Any) -> Any:
+        leaf = x.detach().requires_grad_()
+        w.zero_grad()
+        y = hf.sum(f(leaf) ** 2)
+        (y + hf.sum(leaf * w) * 0.0).backward()
+        return y.detach(), leaf.grad, w.grad
+
+    expected = by_a_tape(steep(lambda g: g * 2))
+    f = steep(lambda g: g * 2)
+    for found in (by_backward(f), by_a_tape(hf.compile(f)), hf.compile(lambda: by_a_tape(f))(),
+                  hf.compile(lambda: by_backward(f))()):
+        close(found, expected)
+    close(hf.compile(f)(x), f(x))

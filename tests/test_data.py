@@ -240,7 +240,7 @@ def test_a_stream_that_ends_is_read_once_unless_it_is_a_function():
     assert [values(whole), values(whole)] == [[[0, 1], [2, 3]]] * 2
     ((ids, length),) = hf.data.stream([(np.array([1]), 1), (np.array([2, 3]), 2)], 2, pad=0)
     assert (ids.tolist(), length.tolist()) == ([[1, 0], [2, 3]], [1, 2])
-    for wrong, text in ((lambda: hf.data.stream(3, 2), "a int has no examples"),
+    for wrong, text in ((lambda: hf.data.stream(3, 2), "an int has no examples"),
                         (lambda: hf.data.stream([], 0), "size=0"),
                         (lambda: once.restore({"batch": -1}), "no position in a stream")):
         with pytest.raises((TypeError, ValueError), match=text):

@@ -376,7 +376,7 @@ def test_the_spec_must_say_everything(spec):
 
 
 def test_a_callback_must_be_callable():
-    with pytest.raises(TypeError, match="pure_callback: a int is not callable"):
+    with pytest.raises(TypeError, match="pure_callback: an int is not callable"):
         hf.pure_callback(3, hf.TensorSpec([]), 1.0)
 
 

@@ -96,6 +96,7 @@ def test_message():
     assert message("what") == "what"
     assert message("what", got="f(x)", hint="Do this.") == "what\n  got: f(x)\n  Do this."
     assert message("what", hint="Do this.") == "what\n  Do this."
+    assert message("a int in a Adam, a user", got="a object") == "an int in an Adam, a user\n  got: an object"
 
 
 def test_a_part_of_a_message_without_end_is_cut():
@@ -115,13 +116,17 @@ def test_a_part_of_a_message_without_end_is_cut():
 
 
 @pytest.mark.parametrize("depth", [66, 3000, 100_000])
-def test_lists_that_are_nested_too_deep_are_named(depth: int):
+def test_lists_that_are_nested_too_deep_are_named(depth: int, tmp_path: Path):
     nested: list[Any] = [1.0]
     for _ in range(depth):
         nested = [nested]
     with pytest.raises(errors.ShapeError, match="lists are nested more than 64 deep"):
         hf.asarray(nested)
     assert hf.asarray([[1.0]]).shape == (1, 1)
+    if depth > 1000:
+        with pytest.raises(errors.NestingError, match=r"nested deeper(.|\n)*got: a dict"):
+            hf.save(tmp_path / "file", {"values": nested})
+        assert not [*tmp_path.iterdir()]
 
 
 def test_structure_text():

@@ -361,7 +361,7 @@ def test_what_changes_things_or_is_here_only_is_refused_with_its_line(tmp_path: 
     refused(lambda x: hf.pure_callback(lambda a: a, hf.TensorSpec([3]), hf.ones(3)), "calls call_host|only")
     refused(lambda x: None, "has no result")
     refused(lambda x: x, "2 specs do not fit the function", ArgumentTypeError, SPEC, SPEC)
-    refused(lambda x: x, "x is a int", ArgumentTypeError, 3)
+    refused(lambda x: x, "x is an int", ArgumentTypeError, 3)
     refused(lambda x: {1: x}, "a key that is no text", ArgumentTypeError)
     for name in ("functions", "_x", "predict it"):
         with pytest.raises(ArgumentError, match="cannot be called"):

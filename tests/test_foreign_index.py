@@ -88,6 +88,17 @@ def test_a_name_of_no_package_has_no_answer():
         assert not ANSWER.search(answer(path, "zzyzx_of_nobody"))
 
 
+def test_an_expression_for_any_word_answers_in_its_own_modules_only():
+    made = [(family.owners.split(), re.sub(r"\\w[+*]", "zzyzx", one)) for family in FAMILIES
+            for one in family.names.split() if "\\w" in one]
+    names = [(owners, name) for owners, name in made if name.isidentifier() and name.islower()]
+    wrong = [(path, name, text) for owners, name in names for path in public_modules()
+             if path not in owners and foreign.hint_of(path, name) is None
+             and "it is a name of" in (text := answer(path, name) or "")]
+    assert len(names) > 40
+    assert not wrong
+
+
 def public_modules():
     found = {f"hf.{name}": getattr(hf, name) for name in dir(hf)}
     modules = {path: one for path, one in found.items() if isinstance(one, types.ModuleType)}
@@ -123,8 +134,19 @@ def test_a_name_that_is_sought_in_another_module_has_its_own_answer():
         ("hf", "DataLoader", "Batches"), ("hf", "tree_map", "hf.tree.map"), ("hf", "functional_call", "hf.grad"),
         ("hf.models", "load_model", "into="), ("hf.nn", "pack_padded_sequence", "lengths="),
         ("hf.data", "Adam", "Did you mean hf.optim.Adam?"),
+        ("hf", "layrs", "Did you mean hf.layers? Use hf.nn"),
     ]:
         assert said in answer(path, name), (path, name)
+
+
+def test_the_names_in_the_tables_of_the_readme_have_an_answer():
+    page = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| ([^|]*`[^|]*) \|[^|]*\|$", page, re.MULTILINE)
+    names = {name for cell in cells for code in re.findall(r"`([^`]+)`", cell)
+             for name in re.findall(r"\b(?:[A-Z][a-z]+(?:[A-Z]\w*)+|\w+_process_group)\b", code)}
+    bare = {name: text for name in names if (text := answer("hf", name)) is not None and not ANSWER.search(text)}
+    assert len(names) > 9
+    assert not bare, "hint them: core/foreign_families.py"
 
 
 def test_what_answers_name_is_there():

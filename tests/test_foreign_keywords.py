@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
-from hybridflow.core.errors import ArgumentTypeError, ForeignNameError
+from hybridflow.core.errors import ArgumentTypeError, FileError, ForeignNameError
 from hybridflow.core.foreign_names import KEYWORDS
 
 DATA = np.random.default_rng(5).standard_normal((4, 3)).astype(np.float32)
@@ -292,8 +292,12 @@ def test_named_parameters_say_that_they_are_a_dict():
     ],
 )
 def test_what_writes_and_reads_files_says_that_the_path_comes_first(call, write):
+    net, spec = hf.nn.Linear(2, 2), hf.TensorSpec([None, 2])
     with pytest.raises(TypeError, match=rf"the path comes first\n  got: Linear\n  Write {re.escape(write)}"):
-        call(hf.nn.Linear(2, 2), hf.TensorSpec([None, 2]))
+        call(net, spec)
+    for impossible in ("a\0b", b"a\0b", "\ud800"):
+        with pytest.raises(FileError, match="is no name of a file"):
+            call(impossible, spec)
 
 
 def test_split_by_dim_is_refused_for_it_means_the_size_of_a_part():
@@ -359,3 +363,27 @@ def test_functions_take_the_keywords_of_other_packages():
     given = {"loss": loss, "optimizer": hf.optim.SGD(model, lr=0.0), "progress": False}
     target = np.zeros((len(DATA), 1), np.float32)
     assert "val_loss" in hf.train.fit(model, DATA, target, validation_data=(DATA, target), **given)
+
+
+def options_of(function):
+    """Return the names of a function's options; none of an operation, and of a function that passes names on."""
+    parameters = inspect.signature(function).parameters.values()
+    passes_on = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
+    return () if passes_on or hasattr(function, "op") else [
+        one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY]
+
+
+FUNCTIONS = [
+    pytest.param(getattr(module, name), id=f"{module.__name__.rpartition('.')[2]}.{name}")
+    for module in (hf.export, hf.train, hf.data, hf.optim, hf.optimize, hf.integrate, hf.prune, hf.quantize)
+    for name in dir(module) if inspect.isfunction(getattr(module, name)) and options_of(getattr(module, name))
+]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_functions_with_options_say_what_they_take(function):
+    name, wanted = function.__name__, options_of(function)[-1]
+    with pytest.raises(ArgumentTypeError, match=rf"{name}: takes no keyword 'no_such_word'\n  .*It takes: .*{wanted}"):
+        function(no_such_word=1)
+    with pytest.raises(ArgumentTypeError, match=rf"takes no keyword '{wanted}_'\n  Did you mean {wanted}=\?"):
+        function(**{f"{wanted}_": 1})

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import inspect
 import re
+import sys
 import types
 
 import jax
@@ -16,11 +17,11 @@ import pytest
 import hybridflow as hf
 from hybridflow import foreign, foreign_page, later
 from hybridflow.compat import v1
-from hybridflow.core.errors import ArgumentError, ForeignNameError
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ForeignNameError
 from hybridflow.core.foreign_hints import HINTS
 from hybridflow.core.foreign_names import KEYWORDS, NAMES
 from hybridflow.core.methods import TensorMethods
-from tests import foreign_corpus
+from tests import foreign_corpus, modes
 
 ROWS = foreign.rows()
 _RNG = np.random.default_rng(3)
@@ -270,6 +271,43 @@ def test_keywords_that_are_refused():
     assert {row.name for row in KEYWORDS} >= {"dim", "dims", "keepdim", "out", "name"}
 
 
+NET = hf.nn.Linear(3, 2)
+KEYWORDS_OF_METHODS = {
+    "x.sum().backward(create_graph=False)": None,
+    "x.sum().backward(create_graph=True)": r"hf\.grad or a tape",
+    "x.sum().backward(inputs=[x])": "It takes: gradient, retain_graph",
+    "x.to('cpu', non_blocking=True)": None,
+    "w.to('cpu', non_blocking=True)": None,
+    "x.to(memory_format=3)": "It takes: dtype, device",
+    "hf.tensor([1.0], pin_memory=True)": None,
+    "hf.checkpoint(hf.sin, use_reentrant=False, preserve_rng_state=True)(x)": None,
+    "hf.checkpoint(hf.sin, x, use_reentrant=False)": r"hf\.checkpoint\(fn\)\(x\)",
+    "hf.checkpoint(hf.sin, context_fn=print)": "It takes: policy",
+    "NET.parameters(recurse=True)": None,
+    "NET.parameters(recurse=False)": "named_parameters",
+    "NET.named_parameters(prefix='m')": "It takes: none",
+    "NET.state_dict(keep_vars=True)": "named_parameters",
+    "NET.load_state_dict(NET.state_dict(), assign=True)": "assigned to the parameters there are",
+}
+
+
+@pytest.mark.parametrize("text", KEYWORDS_OF_METHODS)
+def test_keywords_of_methods(text):
+    space = {"hf": hf, "NET": NET, "x": hf.tensor([1.0, 2.0], requires_grad=True), "w": hf.Variable([1.0])}
+    if KEYWORDS_OF_METHODS[text] is None:
+        eval(text, space)
+        return
+    with pytest.raises(ArgumentTypeError, match=KEYWORDS_OF_METHODS[text]):
+        eval(text, space)
+
+
+def test_a_variable_has_what_a_tensor_has():
+    """In PyTorch, a parameter is a tensor."""
+    assert {name for name in dir(hf.Tensor) if not name.startswith("_")} <= set(dir(hf.Variable))
+    w = hf.Variable([1.0, 2.0])
+    assert (w.tolist(), w.nbytes, hf.compile(lambda: w.nbytes)()) == ([1.0, 2.0], 8, 8)
+
+
 # -- NumPy's functions --------------------------------------------------------------------------------------------
 
 
@@ -363,3 +401,39 @@ def test_a_name_of_another_module_says_where_it_is():
         assert module_at(right) is not None
         with pytest.raises(AttributeError, match=rf"Did you mean {right}\?"):
             module_at(wrong)
+
+
+CALLED = (
+    "x.size(0)", "x.size()", "x.size(-1)", "x.size(dim=0)", "hf.sum(x * x.size(0))", "[x.size(i) for i in range(2)]",
+    "(lambda y: y.size(1))(x)", "x.reshape((x.size(0), -1))", "max(x.size(0), 1) + x.T.size(0)",
+)
+READ = (
+    "x.size", "(x.size).bit_length()", "x.size.bit_length()", "callable(x.size)", "getattr(x, 'size')", "type(x.size)",
+    "x.T.size + x.sum().size", "Other().size(x)", "(lambda size: size(x))(hf.numel)", "abs(x.size)",
+)
+
+
+class Other:
+    def size(self, x):
+        return x.size
+
+
+@pytest.mark.parametrize(("kind", "names"), [(hf.asarray, 0), (hf.Variable, 0), (hf.asarray, 300)])
+def test_a_size_that_is_called(kind, names, tmp_path):
+    # Of many names, the last ones take a longer argument of the opcode.
+    unused = "; ".join(["0", *[f"x.a{number}" for number in range(names)]])
+    lines = [f"def f{i}(x):\n    if x is None: {unused}\n    return {one}\n" for i, one in enumerate(CALLED + READ)]
+    space = modes.program("".join(lines), tmp_path / "f.py", hf=hf, Other=Other)
+    functions = [space[f"f{i}"] for i in range(len(lines))]
+    x, tracer = kind(INPUTS["x"]), sys.gettrace()
+    for number, one in enumerate(functions[: len(CALLED)]):
+        for mode in (lambda f: f, hf.compile, functools.partial(hf.compile, dynamic=True), hf.no_convert):
+            sys.settrace((lambda *args: None) if number % 2 else tracer)
+            with pytest.raises(ArgumentTypeError, match=r"size: .* cannot be called\n  .* x\.shape\[axis\]"):
+                mode(one)(x)
+            sys.settrace(tracer)
+    for text, one in zip(READ, functions[len(CALLED) :], strict=True):
+        expected = eval(text, {"hf": hf, "x": kind(INPUTS["x"]), "Other": Other})
+        assert one(x) == expected
+        assert isinstance(expected, type) or hf.compile(one)(x) == expected
+    assert (space["f9"](x), type(x.size)) == (6, int)

@@ -15,7 +15,8 @@ import pytest
 from modes import both, close, tensor
 
 import hybridflow as hf
-from hybridflow.core.op import REGISTRY
+from hybridflow.core.errors import ArgumentError, DTypeError, GradientError
+from hybridflow.core.op import REGISTRY, Sample
 
 Program = Callable[[Any, Any], Any]
 
@@ -414,3 +415,55 @@ def test_equal_infinities_share_a_gradient():
     inf = np.inf
     x = hf.asarray([[-inf, -inf], [inf, inf], [-inf, 1.0], [inf, 1.0]])
     assert both(gradient, x).tolist() == [[0.5, 0.5], [0.5, 0.5], [0.0, 1.0], [1.0, 0.0]]
+
+
+def numbers_given() -> list[Any]:
+    """Return every floating-point argument of the samples of public functions, with the call that takes another."""
+    public = {id(value) for part in (hf, hf.nn, hf.linalg, hf.fft, hf.special) for value in vars(part).values()}
+    found: dict[str, Any] = {}
+    for op in REGISTRY.values():
+        function = op.public
+        if id(function) not in public or not callable(op.samples):
+            continue
+        for sample in op.samples(np.random.default_rng(0)):
+            if isinstance(sample, Sample):
+                named = {**dict(enumerate(sample.args)), **sample.kwargs}
+                for place in [place for place, value in named.items() if type(value) is float and np.isfinite(value)]:
+
+                    def call(number: Any, place: Any = place, named: Any = named, function: Any = function) -> Any:
+                        given = {**named, place: number}
+                        args = [given.pop(key) for key in sorted(key for key in named if type(key) is int)]
+                        return hf.tree.leaves(function(*args, **given))
+
+                    found.setdefault(f"{op.name}-{place}", (call, named[place]))
+    found["truncated_normal-low"] = lambda low: [hf.random.truncated_normal((3,), low=low)], -1.0
+    return [pytest.param(*values, id=name) for name, values in found.items()]
+
+
+@pytest.mark.parametrize(("call", "number"), numbers_given())
+def test_a_number_given_as_a_tensor_gets_its_gradient_or_an_error_says_that_it_gets_none(call, number):
+    t = hf.tensor(np.asarray(number), requires_grad=True)
+    try:
+        results = call(t)
+    except (GradientError, ArgumentError, DTypeError, TypeError):
+        return
+    hf.random.seed(0)
+    before = [np.asarray(y) for y in call(number)]
+    hf.random.seed(0)
+    after = [np.asarray(y) for y in call(number * 1.001 + 1e-3)]
+    pairs = [(x, y) for x, y in zip(before, after, strict=True) if x.shape == y.shape]
+    depends = not all(np.array_equal(x, y, equal_nan=True) for x, y in pairs)
+    assert not depends or any(y.requires_grad for y in results)
+
+
+def test_ends_of_linspace_and_the_scale_of_attention_have_gradients():
+    q = np.random.default_rng(0).normal(size=(2, 3, 4))
+    points: Program = lambda n, x: n.linspace(x, 3.0, 5) * n.linspace(-1.0, x * x, 5)  # noqa: E731
+    weights: Program = lambda n, x: hf.nn.scaled_dot_product_attention(q, q, q, scale=x)  # noqa: E731
+    by_hand: Program = lambda n, x: hf.nn.softmax((q @ q.swapaxes(1, 2)) * x, axis=-1) @ hf.asarray(q)  # noqa: E731
+    x = hf.asarray(np.asarray(0.7))
+    for order in (1, 2, 3):
+        with jax.enable_x64(True):
+            expected = by_jax(points, order)(0.7)
+        close(both(nested(points, order), x), expected)
+        close(both(nested(weights, order), x), nested(by_hand, order)(x))

@@ -13,6 +13,7 @@ import pytest
 import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from modes import both
 
 import hybridflow as hf
 from hybridflow.backend.jax_shim import enable_x64
@@ -244,6 +245,38 @@ def test_second_order_gradients_of_repeated_eigenvalues_are_finite():
         return hf.sum((vectors * hf.exp(values)) @ vectors.mT * hf.asarray(A))
 
     assert np.isfinite(hf.grad(lambda x: hf.sum(hf.grad(slope)(x) ** 2))(hf.eye(3))).all()
+
+
+SINGULAR = {"tied": [2.0, 2, 1], "equal": [1.0, 1, 1], "zero": [2.0, 1, 0], "zeros": [1.0, 0, 0], "nothing": [0.0] * 3}
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("shape", [(3, 3), (5, 3), (3, 5)])
+@pytest.mark.parametrize("values", SINGULAR)
+def test_gradients_through_singular_vectors_at_special_matrices(values: str, shape: tuple[int, int], dtype: str):
+    """They are finite to the second order; the polar factor's is right, and so is that of `svdvals`' power sum."""
+    rng = np.random.default_rng(0)
+    noise = [rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if dtype[0] == "c" else 0) for n in shape]
+    u, v = [np.linalg.qr(one)[0][:, :3] for one in noise]
+    x = hf.asarray((u * SINGULAR[values]) @ v.conj().T)
+    weights = rng.standard_normal(shape)
+    change = noise[0][:, :3] @ noise[1][:3] * 1e-6
+
+    def polar(x: Any) -> Any:
+        found = hf.linalg.svd(x, full_matrices=False)
+        return hf.sum(hf.real(found.U @ found.Vh) * weights)
+
+    def powers(x: Any) -> Any:
+        return hf.sum(hf.linalg.svd(x, full_matrices=False).S ** 4)
+
+    for function, determined in ((polar, SINGULAR[values][-1] > 0), (powers, True)):
+        gradient = both(hf.grad(function), x)
+        if determined:
+            slope = (function(x + change) - function(x - change)).item() / 2
+            np.testing.assert_allclose(np.sum((gradient.numpy().conj() * change).real), slope, rtol=1e-4, atol=1e-9)
+        second = hf.grad(lambda x, function=function: hf.sum(hf.real(hf.grad(function)(x))))
+        assert np.isfinite(second(x)).all()
 
 
 def test_gradients_of_repeated_eigenvalues_and_singular_values():

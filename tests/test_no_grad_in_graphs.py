@@ -412,7 +412,7 @@ def test_decorated_functions(switch):
         def numbers():
             yield 1
 
-    with pytest.raises(TypeError, match=f"{switch.__name__}: a int cannot be called"):
+    with pytest.raises(TypeError, match=f"{switch.__name__}: an int cannot be called"):
         switch(3)
 
 
@@ -653,3 +653,41 @@ def test_recording_again_inside_of_a_tape_in_a_block():
     same(hf.compile(picked)(hf.asarray(X)), picked(hf.asarray(X)))
     with pytest.raises(TraceError, match=r"inside of a tape that was entered in hf\.no_grad"):
         hf.compile(cubed)(hf.asarray(X), True)
+
+
+def slope_by_a_tape(f, x):
+    with hf.GradientTape() as tape:
+        tape.watch(x)
+        y = hf.sum(f(x))
+    return tape.gradient(y, x)
+
+
+TAKEN = {
+    "a tape": slope_by_a_tape,
+    "grad": lambda f, x: hf.grad(lambda x: hf.sum(f(x)))(x),
+    "vjp": lambda f, x: hf.vjp(f, x)[1](hf.asarray(DIRECTION))[0],
+    "jvp": lambda f, x: hf.jvp(f, (x,), (hf.asarray(DIRECTION),))[1],
+    "jacobian": lambda f, x: hf.sum(hf.jacobian(f)(x), axis=0),
+    "twice": lambda f, x: hf.grad(lambda v: hf.sum(hf.grad(lambda u: hf.sum(f(u)))(v) * hf.sin(v)))(x),
+}
+
+
+@pytest.mark.parametrize("taken", TAKEN)
+@pytest.mark.parametrize("construct", [
+    one if one in ("cond", "scan") else pytest.param(one, marks=pytest.mark.rest)
+    for one in CONSTRUCTS if one != "shard_map"
+])
+def test_gradients_that_a_block_takes_through_a_construct(construct, taken):
+    """They are those of its function, and constants to whoever differentiates the whole."""
+
+    def loss(x, inner):
+        with hf.no_grad():
+            slope = TAKEN[taken](inner, x)
+        return hf.sum(hf.sin(x) * slope)
+
+    body = lambda v: hf.sin(v) * v  # noqa: E731
+    made, x = CONSTRUCTS[construct](body), hf.asarray(X)
+    f = lambda x: loss(x, made)  # noqa: E731
+    expected = loss(x, body), outside(lambda x: loss(x, body), x)
+    for found in ((hf.compile(f)(x), outside(hf.compile(f), x)), hf.compile(lambda x: (f(x), outside(f, x)))(x)):
+        same(found, expected, rtol=1e-5)

@@ -280,6 +280,8 @@ def test_lbfgs_takes_gradients_as_update_does(given: str):
     for _ in range(3):
         loss = opt.step(closure)
     assert loss.item() < 1e-6
+    with pytest.raises(ArgumentTypeError, match=r"returns no loss\n  got: a \w+\n  Return the loss, or"):
+        opt.step(lambda: closure()[1] if given != "tensor" else None)
 
 
 CLOSURES = [

@@ -328,3 +328,23 @@ def test_classes_and_descriptors_that_change():
         found.append(compiled(x())[0].item())
         del Typed.__set__
     assert found == [13.0, 9.0, 12.0, 8.0, 14.0, 10.0]
+
+
+@pytest.mark.parametrize("make", [hf.asarray, hf.Variable], ids=["tensor", "variable"])
+@pytest.mark.parametrize("values", [[1.0, 2.0], [[1.0, 2.0], [3.0, 4.0]], 1.0, [3, 1]], ids=str)
+@pytest.mark.parametrize("item", [1.0, 9, 2.0, float("nan"), [1.0, 2.0], "a"], ids=str)
+def test_what_is_in_a_tensor_is_what_is_in_an_array(make: Any, values: Any, item: Any) -> None:
+    def contains(values: Any) -> Any:
+        return item in values
+
+    tensor = make(values)
+    if isinstance(item, str):
+        for function in (contains, hf.compile(contains)):
+            with pytest.raises(TypeError):
+                function(tensor)
+        return
+    if isinstance(item, list):
+        item = hf.asarray(item)
+    expected = (np.asarray(item) if isinstance(item, hf.Tensor) else item) in np.asarray(values)
+    assert contains(tensor) is expected
+    assert bool(hf.compile(contains)(tensor)) is expected

@@ -318,7 +318,7 @@ def test_errors_say_what_to_do():
         (lambda: hf.quantize.weights(model, match="x*"), ArgumentError, r"no layer matches 'x\*'"),
         (lambda: hf.quantize.weights(nn.Linear(3)), ArgumentError, "size of Linear is not known yet"),
         (lambda: hf.quantize.weights(nn.Sequential(nn.relu)), ArgumentError, "no layer matches"),
-        (lambda: hf.quantize.weights(3), ArgumentTypeError, "the model is a int, not a module"),  # pyright: ignore
+        (lambda: hf.quantize.weights(3), ArgumentTypeError, "the model is an int, not a module"),  # pyright: ignore
         (lambda: hf.quantize.dynamic(model, bits=4), ArgumentError, "bits=4 is neither 8 nor 7"),
         (lambda: hf.quantize.static(model, []), ArgumentError, "there are no batches"),
         (lambda: hf.quantize.static(model, numbers(2, 4), method="x"), ArgumentError, "method='x' is none of"),

@@ -8,6 +8,7 @@ import io
 import json
 import os
 from collections.abc import Callable
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +20,7 @@ import hybridflow as hf
 from hybridflow import nn
 from hybridflow.core.report import Report
 from hybridflow.pictures import Picture
+from tests.browsers import answer_of, browser, opened
 from tests.notebooks import run_in_kernel
 
 PACKAGE = Path(hf.__file__).parent
@@ -251,7 +253,57 @@ f(d)
         assert (told.output_type, told.name) == ("stream", "stderr")
         assert told.text.startswith(f"UsageError: {MISTAKES[source]}"), source
     cells = [shown.data["text/plain"] for (shown,) in outputs[: len(MAGICS)]]
-    assert "ipykernel" not in cells[0]
+    pages = [shown.data["text/html"] for (shown,) in outputs[: len(MAGICS)]]
+    assert not [text for text in (*cells, *pages) if "ipykernel" in text]
     assert all("In[1]:" in cells[number] for number in (0, 1, 2, 5, 6, 7))
     (unknown,), (failed,), (assigned,) = outputs[-3:]
     assert (unknown.ename, failed.ename, assigned.text) == ("NameError", "ZeroDivisionError", "8\n")
+    assert not [line for one in (unknown, failed) for line in one.traceback if "magics.py" in line]
+
+
+FITS = """
+window.onload = () => {
+  const cells = [...document.querySelectorAll("section")];
+  const graphs = [...document.querySelectorAll("iframe")].map((one) => {
+    one.contentDocument.querySelector("#fit").click();
+    const page = one.contentDocument.querySelector("#graph").getBoundingClientRect();
+    const world = one.contentDocument.querySelector("#graph > g").getBoundingClientRect();
+    return [world.width > 20, world.left >= page.left, world.right <= page.right, world.bottom <= page.bottom];
+  });
+  const wide = cells.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.title);
+  document.title = JSON.stringify({ wide, graphs, heights: cells.map((one) => one.clientHeight) });
+};
+"""
+WIDE_STEP = """
+import hybridflow as hf
+from hybridflow import nn
+%load_ext hybridflow
+net = nn.Sequential(nn.LSTM(8, 16), lambda y: y[0], nn.Linear(16, 4))
+optimizer = hf.optim.AdamW(net, rate=0.01)
+x = hf.ones((2, 5, 8))
+@hf.compile
+def step(x):
+    with hf.GradientTape() as tape:
+        loss = hf.mean(net(x) ** 2)
+    optimizer.update(tape.gradient(loss, net))
+    return loss
+_ = step(x)
+"""
+WIDE = ["%compare step(x, seconds=1)", "%cost step(x)", "%graph step(x)", "%explain step", "%%profile\nstep(x)",
+        "nn.summary(net, x)", "x", "hf.debugging.table(lambda a: hf.sum(net(a) ** 2), x)"]
+
+
+@browser
+@pytest.mark.browser
+def test_what_a_notebook_shows_fits_its_page(tmp_path: Path):
+    _, *outputs = run_in_kernel(WIDE_STEP, *WIDE)
+    html = [[one.data["text/html"] for one in cell if "text/html" in one.get("data", {})] for cell in outputs]
+    cells = zip(WIDE, html, strict=True)
+    sections = [f'<section title="{escape(source)}">{"".join(one)}</section>' for source, one in cells]
+    page = tmp_path / "page.html"
+    page.write_text(f"<!doctype html><meta charset=utf-8><script>{FITS}</script><style>section {{ width: 800px; "
+                    f"overflow: auto; font: 14px sans-serif }}</style>{''.join(sections)}")
+    found = answer_of(opened(page.as_uri(), tmp_path))
+    assert all(height > 10 for height in found["heights"])
+    assert found["wide"] == []
+    assert found["graphs"] == [[True] * 4]

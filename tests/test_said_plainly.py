@@ -111,7 +111,7 @@ def test_vmap_of_several_models_names_stack():
     models = [hf.nn.Linear(3, 2) for _ in range(2)]
     with pytest.raises(TypeError, match=r"hf\.nn\.stack"):
         hf.vmap(models)
-    with pytest.raises(TypeError, match=r"vmap: a int is no function(.|\n)*Give a function of one example"):
+    with pytest.raises(TypeError, match=r"vmap: an int is no function(.|\n)*Give a function of one example"):
         hf.vmap(3)
     x = hf.ones((3,))
     both = hf.vmap(lambda model: model(x))(hf.nn.stack(models))  # as the error says
@@ -145,3 +145,43 @@ def test_mistakes_are_told_with_the_next_step(mistake):
     call, text = MISTAKES[mistake]
     with pytest.raises(HybridflowError, match=text):
         call()
+
+
+X = hf.ones((2,))
+RESULT = hf.sum(X)
+TAKE_FUNCTIONS = {
+    "compile": lambda: hf.compile(RESULT), "compare": lambda: hf.compare(RESULT, X), "cost": lambda: hf.cost(RESULT, X),
+    "grad": lambda: hf.grad(RESULT), "value_and_grad": lambda: hf.value_and_grad(RESULT),
+    "vjp": lambda: hf.vjp(RESULT, X), "jvp": lambda: hf.jvp(RESULT, (X,), (X,)),
+    "jacobian": lambda: hf.jacobian(RESULT), "hessian": lambda: hf.hessian(RESULT),
+    "hvp": lambda: hf.hvp(RESULT, (X,), (X,)), "vmap": lambda: hf.vmap(RESULT),
+    "checkpoint": lambda: hf.checkpoint(RESULT), "scan": lambda: hf.scan(RESULT, X, X),
+    "cond": lambda: hf.cond(True, RESULT, RESULT), "while_loop": lambda: hf.while_loop(RESULT, RESULT, X),
+    "associative_scan": lambda: hf.associative_scan(RESULT, X), "custom_gradient": lambda: hf.custom_gradient(RESULT),
+    "locate": lambda: hf.debugging.locate(RESULT, X), "table": lambda: hf.debugging.table(RESULT, X),
+    "assert_same": lambda: hf.testing.assert_same(RESULT, X), "profile": lambda: hf.profile(RESULT, X),
+    "check_gradients": lambda: hf.testing.check_gradients(RESULT, X), "to_jax": lambda: hf.to_jax(RESULT),
+    "pure_callback": lambda: hf.pure_callback(RESULT, X), "from_jax": lambda: hf.from_jax(RESULT),
+}
+
+
+@pytest.mark.parametrize("name", TAKE_FUNCTIONS)
+def test_a_result_in_the_place_of_a_function_is_named(name):
+    with pytest.raises(TypeError, match=rf"^{name}: (a Tensor is n|takes a f)(.|\n)*\n  (Pass|Give|Write) .*[.:]$"):
+        TAKE_FUNCTIONS[name]()
+
+
+SIZES = {
+    "ones": lambda x, n: hf.ones((n,)), "zeros": lambda x, n: hf.zeros(n), "full": lambda x, n: hf.full((n, 2), 1.0),
+    "reshape": lambda x, n: x.reshape(n, 2), "broadcast_to": lambda x, n: hf.broadcast_to(x, (n, 4)),
+    "tile": lambda x, n: hf.tile(x, (n,)), "repeat": lambda x, n: hf.repeat(x, n), "eye": lambda x, n: hf.eye(n),
+    "normal": lambda x, n: hf.random.normal((n,)), "pad": lambda x, n: hf.pad(x, (0, n)),
+    "linspace": lambda x, n: hf.linspace(0, 1, n), "one_hot": lambda x, n: hf.nn.one_hot(hf.asarray([0, 1]), n),
+    "arange": lambda x, n: hf.arange(n), "empty": lambda x, n: hf.empty((n,)), "slice": lambda x, n: x[:n],
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_size_that_depends_on_a_value_says_what_to_write(name):
+    with pytest.raises(RuntimeError, match=r"Python number|bound|For n elements from i on"):
+        hf.compile(SIZES[name])(hf.ones((4,)), hf.asarray(2))

@@ -202,7 +202,7 @@ def test_what_cannot_be_saved_is_named(tmp_path: Path):
         ({"a.b": hf.zeros(1), "a": {"b": hf.zeros(1)}}, ArgumentError, "'a.b' occurs twice"),
         (itself, ArgumentError, "contains itself"),
         (hf.zeros(2), ArgumentTypeError, "a Tensor alone has no path"),
-        (object(), ArgumentTypeError, "a object, which has no arrays"),
+        (object(), ArgumentTypeError, "an object, which has no arrays"),
         (model, ArgumentError, "got: 0\n"),
         ({"__metadata__": hf.zeros(1)}, ArgumentError, "cannot be a name"),
         ({"\ud800": hf.zeros(1)}, ArgumentError, "cannot be a name"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import io
+import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 
 import hybridflow as hf
 from hybridflow import nn
+from hybridflow.cli import main
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 
 
@@ -149,7 +153,7 @@ def test_paths_go_by_their_beginnings_or_a_function(tmp_path: Path):
         ({"ab": "c"}, ArgumentError, "gives 'ab' and 'c' one path"),
         ("tensorflow", ArgumentError, "Choose of 'torch', 'keras'"),
         ("torch", ArgumentError, "goes by layers, and there are none"),
-        ([3], ArgumentTypeError, "a int is no mapping of paths"),
+        ([3], ArgumentTypeError, "an int is no mapping of paths"),
     ):
         with pytest.raises(error, match=text):
             names(mapping)
@@ -282,3 +286,49 @@ def test_what_pytorchs_attention_is_called_with_says_what_it_is_here():
             attend(x, **{keyword: x})
     with pytest.raises(AttributeError, match="True where a query may attend"):
         nn.MultiheadAttention(8, 2)
+
+
+def of_numpy(save):
+    file = io.BytesIO()
+    save(file, np.ones(2))
+    return file.getvalue()
+
+
+KINDS = {
+    "a safetensors file": lambda path: hf.save(path, {"a": hf.ones(2)}),
+    "an artifact": lambda path: hf.export.save(path, lambda x: x, hf.TensorSpec([2])),
+    "an ONNX model": lambda path: path.write_bytes(bytes.fromhex("080a120a687962726964666c6f77")),
+    "arrays of NumPy": lambda path: path.write_bytes(of_numpy(np.savez)),
+    "an array of NumPy": lambda path: path.write_bytes(of_numpy(np.save)),
+    "a pickle": lambda path: path.write_bytes(pickle.dumps({"a": [1, 2, 3]})),
+    "an HDF5 file": lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n and more"),
+    "the folder of a run": lambda path: (path.mkdir(), hf.save(path / "step-000001.safetensors", {"a": hf.ones(2)})),
+    "a folder": lambda path: path.mkdir(),
+}
+READERS = {
+    "hf.load": ("a safetensors file", hf.load),
+    "hf.export.load": ("an artifact", hf.export.load),
+    "inspect": ("an artifact", lambda path: main(["inspect", str(path)])),
+    "run": ("an artifact", lambda path: main(["run", str(path), __file__, f"{path}.npz"])),
+    "serve": ("an artifact", lambda path: main(["serve", str(path)])),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reader", READERS)
+def test_every_reader_says_what_a_file_is_and_what_reads_it(reader, kind, tmp_path, capsys):
+    own, read = READERS[reader]
+    if kind == own or (reader == "serve" and "folder" in kind):  # it serves folders of artifacts
+        return
+    path = tmp_path / "a"
+    KINDS[kind](path)
+    try:
+        failed = read(path)
+        text = capsys.readouterr().err
+        assert failed, "it was read"
+    except (OSError, ValueError) as error:
+        text = str(error)
+    text = re.sub(r"\s", "", text)  # a terminal folds it
+    assert re.sub(r"\s", "", f"{str(path)!r} is {kind}") in text
+    assert f"reads{re.sub('an? | ', '', own)}s" in text
+    assert text.endswith(".")  # with a next step

@@ -33,6 +33,7 @@ from served import Running
 
 import hybridflow as hf
 from hybridflow.serve import protocol
+from hybridflow.serve.aside import LARGE, Aside, Copies
 from hybridflow.serve.batcher import Batcher
 from hybridflow.serve.models import Repository, Servable
 from hybridflow.serve.protocol import NAMES, Refused, Signature
@@ -171,6 +172,37 @@ def test_what_is_written_in_pieces_is_one_text(shape: tuple[int, ...], piece: in
             assert body[size:] == (b"".join([one.tobytes() for one in results.values()]) if binary else b"")
 
 
+def test_another_process_reads_and_writes_the_same():
+    graph = hf.compile(lambda a, b: (a @ b, a.sum())).graph(hf.TensorSpec(["n", None]), hf.TensorSpec([None, 3]))
+    specs = dict(zip("ab", graph.input_specs, strict=True))
+    signature = protocol.Signature(specs, {"y": graph.output_specs[0]})
+    a, b = np.arange(8, dtype=np.float32).reshape(4, 2), np.ones((2, 3), np.float32)
+    asked = [
+        {"inputs": [{"name": name, "datatype": "FP32", "shape": [*one.shape], "data": one.reshape(-1).tolist()}
+                    for name, one in given.items()]}
+        for given in ({"a": a, "b": b}, {"a": a.T, "b": b}, {"a": a})
+    ]
+    calls: list[tuple[Any, ...]] = [(protocol.read_v2, json.dumps(one).encode(), None, signature) for one in asked]
+    bodies = [json.dumps({"inputs": {"a": a.tolist(), "b": one}}).encode() for one in (b.tolist(), 3, [[None]])]
+    calls += [(protocol.read_predict, body, {"f": signature}, "f") for body in bodies]
+    for dtype in protocol.DTYPES.values():
+        results = {"y": np.arange(12).astype(dtype).reshape(4, 3), "z": np.ones((), dtype)}
+        calls += [(protocol.write_tf, results, False), (protocol.write_tf, {"y": results["y"].T}, True)]
+        calls += [(protocol.write_v2, "m", "1", protocol.InferRequest({}, dict.fromkeys(results, binary), "i"), results)
+                  for binary in (False, True)]
+    here, there = Aside(), Aside(Copies(0))
+
+    async def outcomes(aside: Aside) -> list[Any]:
+        found = await asyncio.gather(*[aside.call("m", LARGE, LARGE, *call) for call in calls], return_exceptions=True)
+        return [[bytes(part) if isinstance(part, memoryview) else part for part in one] if isinstance(one, tuple)
+                else bytes(one) if isinstance(one, memoryview) else one for one in found]
+
+    for call, one, other in zip(calls, asyncio.run(outcomes(here)), asyncio.run(outcomes(there)), strict=True):
+        assert repr(other) == repr(one), call
+    for aside in (here, there):
+        aside.stop()
+
+
 @settings(max_examples=FUZZED, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_mutated_body_is_read_or_refused(data: st.DataObject):
@@ -303,6 +335,7 @@ def test_versions_a_broken_one_and_one_that_is_replaced(tmp_path: Path, artifact
     def refresh() -> list[str]:
         return models.refresh(lambda work, model: work())
 
+    (tmp_path / "7").mkdir()  # looks like a version of this folder, and hides no model in it
     shutil.copytree(artifacts / "mlp.hf", tmp_path / "m" / "1")
     assert refresh() == ["model m version 1 is ready"]
     assert refresh() == []

@@ -6,8 +6,10 @@ import asyncio
 import base64
 import hashlib
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -386,6 +388,44 @@ def test_a_large_answer_is_written_in_pieces(several: Running):
     np.testing.assert_array_equal(np.float32(output["data"]), (x[:, None] * x).reshape(-1))
     answer = several.ask("/v1/models/outer:predict", {"inputs": x.tolist()})[1]
     np.testing.assert_array_equal(np.float32(answer["outputs"]), x[:, None] * x)
+
+
+def seconds_of(process: int) -> float:
+    """Return the processor time of a process; 0 if it ended."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def below(process: int) -> list[int]:
+    """Return the processes that a process started, and those that they started."""
+    own = subprocess.run(["pgrep", "-P", str(process)], capture_output=True, text=True, check=False).stdout.split()
+    return [one for child in map(int, own) for one in (child, *below(child))]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_large_texts_are_read_and_written_in_processes_of_their_own(tmp_path: Path):
+    """Whatever else is served waits for Python's lock, which reading and writing text takes."""
+    pytest.importorskip("uvicorn")
+    running = Running(saved(tmp_path / "m.hf", 2.0))
+    (worker,) = running.workers()
+    x = np.random.default_rng(0).normal(size=(20_000, 12)).astype(np.float32)
+    body = json.dumps({"inputs": x.tolist()}).encode()
+    assert running.ask(PATH, body)[0] == 200
+    before = seconds_of(worker)
+    for _ in range(5):
+        np.testing.assert_array_equal(np.float32(running.ask(PATH, body)[1]["outputs"]), x * 2)
+    assert seconds_of(worker) - before < sum(map(seconds_of, below(worker))) / 2
+    for process in below(worker):
+        os.kill(process, signal.SIGKILL)
+    assert running.ask(PATH, ROW)[0] == 200
+    assert running.ask(PATH, body)[0] in (200, 503)
+    np.testing.assert_array_equal(np.float32(running.ask(PATH, body)[1]["outputs"]), x * 2)
+    started = below(running.process.pid)
+    assert running.end() == 0
+    assert not any(map(seconds_of, started))
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_operations_have_open_sizes_or_say_that_they_have_none():
 def test_other_targets_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     hf.export.save(tmp_path / "one", lambda x: x, OPEN)
     for target, specs, function, error, text in (
-        (3, (), "predict", ArgumentTypeError, "a int is no function, module or artifact"),
+        (3, (), "predict", ArgumentTypeError, "an int is no function, module or artifact"),
         (tmp_path / "one", (), "other", ArgumentError, "has no function 'other'\n  got: predict"),
         (hf.export.load(tmp_path / "one"), (OPEN,), "predict", ArgumentTypeError, "has its own specs"),
         (lambda x: x, (), "predict", ArgumentTypeError, "0 specs do not fit the function"),

@@ -1,5 +1,7 @@
 """Errors keep their type and attributes, and show the user's lines only."""
 
+import os
+import subprocess
 import sys
 import traceback
 
@@ -130,6 +132,32 @@ def test_the_code_sees_its_own_lines(block, tmp_path):
         fn(hf.asarray(1.0))
         found.append([[(one.lineno, one.name, one.line) for one in lines] for lines in SEEN])
     assert found[0] == found[1] != []
+
+
+ENDS = [
+    "x @ hf.ones((3,))", "x + hf.ones((3,))", "x[5]", "x[0] = 1", "hf.nn.Linear(3, 2)(x)", "hf.sum(x, axis=4)",
+    "x.add_(1)", "hf.nn.Linaer(3)", "hf.nn.Conv2D(3)", "hf.config.nothing_like_it", "hf.train.EarlyStopping",
+    "hf.load('nothing')",
+    "hf.nn.utils.nothing", "hf.nn.Embedding(3, 2)(hf.asarray([3]))", "hf.compile(lambda x: x.numpy())(x)",
+    "hf.grad(lambda x: x)(x)", "hf.vmap(lambda x: x @ x[:1])(x)",
+]
+
+
+def test_errors_that_end_a_program_show_the_users_lines_only(tmp_path):
+    path = tmp_path / "program.py"
+    ended = "    sys.excepthook(type(error), error, error.__traceback__); print('<end>', file=sys.stderr)\n"
+    calls = [f"try:\n    {line}\nexcept Exception as error:\n{ended}" for line in ENDS]
+    path.write_text("import sys\nimport hybridflow as hf\nx = hf.ones((2, 2))\n" + "".join(calls))
+    found = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True, timeout=300).stderr
+    shown = found.split("<end>\n")
+    assert shown.pop() == ""
+    assert len(shown) == len(ENDS)
+    for line, text in zip(ENDS, shown, strict=True):
+        assert text.startswith("Traceback"), text
+        assert line in text, text
+        assert f"{os.sep}hybridflow{os.sep}" not in text, text
+        assert text.count("Traceback (most recent call last)") == 1, text
+        assert text.count("Did you mean") <= 1, text
 
 
 def test_python_numbers():

@@ -360,7 +360,7 @@ X, Y = examples(8)
     [
         ((X,), {}, ArgumentError, "there are no targets"),
         (({"a": X},), {}, ArgumentError, "there are no targets"),
-        ((3,), {}, ArgumentTypeError, "a int cannot be iterated over"),
+        ((3,), {}, ArgumentTypeError, "an int cannot be iterated over"),
         (([],), {}, ArgumentError, "yields nothing in epoch 1"),
         ((iter([(X, Y)]),), {"epochs": 2}, ArgumentError, "yields nothing in epoch 2"),
         (([X],), {}, ArgumentError, r"a batch is \(input, target\), or"),
@@ -531,7 +531,7 @@ def test_predict_keeps_structures():
         (lambda: hf.train.evaluate(hf.relu, X, Y, metrics=()), ArgumentError, "there are no metrics"),
         (lambda: hf.train.evaluate(hf.relu, X, Y, metrics=["auc"]), ArgumentTypeError, r"Write hf\.metrics\.AUC\(\)"),
         (lambda: hf.train.evaluate(hf.relu, [], metrics=hf.metrics.MSE()), ArgumentError, "yields nothing"),
-        (lambda: hf.train.evaluate(3, X, Y, metrics=hf.metrics.MSE()), ArgumentTypeError, "a int is no model"),
+        (lambda: hf.train.evaluate(3, X, Y, metrics=hf.metrics.MSE()), ArgumentTypeError, "an int is no model"),
         (lambda: hf.train.predict(hf.sum, X), ShapeError, "one row for each of the 8 examples"),
         (lambda: hf.train.predict(hf.relu, iter([])), ArgumentError, "yields nothing"),
     ],
@@ -566,9 +566,9 @@ def test_a_run_logs_one_line_a_step(tmp_path: Path):
         assert (run.step, run.epoch) == (5, 2)
     found = records(tmp_path)
     assert [one["step"] for one in found] == [1, 2, 3, 4, 5]
-    assert [one["epoch"] for one in found] == [0, 0, 1, 1, 2]
+    assert [one["epoch"] for one in found] == [1, 1, 2, 2, 3]
     assert found[1] | {"seconds": 0} == {
-        "step": 2, "epoch": 0, "seconds": 0, "value": 2.0, "other": 3, "val/loss": 4.0, "step_again": 2
+        "step": 2, "epoch": 1, "seconds": 0, "value": 2.0, "other": 3, "val/loss": 4.0, "step_again": 2
     }
 
 

@@ -391,7 +391,7 @@ def test_only_tensors_can_be_asked_about():
         y = x * x
     with pytest.raises(TypeError, match="the target is a float"):
         tape.why_none(2.0, x)
-    with pytest.raises(TypeError, match="the source is a ndarray"):
+    with pytest.raises(TypeError, match="the source is an ndarray"):
         tape.why_none(y, np.ones(2))
 
 

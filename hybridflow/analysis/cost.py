@@ -21,6 +21,7 @@ from hybridflow.backend.process_memory import ProcessMemory, process_memory
 from hybridflow.core.attached import attached
 from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentError
+from hybridflow.core.functions import require_function
 from hybridflow.core.html import page, paragraphs_html, rich_table_html, table_html
 from hybridflow.core.mesh import Mesh
 from hybridflow.core.node import short_place, where_file_line
@@ -417,6 +418,7 @@ def cost(
         >>> hf.cost(step, hf.TensorSpec([1024, 4]), mesh={"data": 256}).communication.bytes
         {'all-reduce': 4}
     """
+    require_function("cost", fn)
     compiled = fn if isinstance(fn, CompiledFunction | CompiledMethod) else CompiledFunction(fn)
     return cast(Any, compiled).cost(*args, mesh=mesh, **kwargs)
 

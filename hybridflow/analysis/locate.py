@@ -13,6 +13,7 @@ import numpy as np
 from hybridflow.analysis.node_by_node import NodeByNode
 from hybridflow.core.dtypes import as_dtype, kind_of
 from hybridflow.core.errors import HybridflowError
+from hybridflow.core.functions import require_function
 from hybridflow.core.node import Node, Where, format_where, name_scope, scope_of, where_file_line
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.sources import CONSTANT
@@ -110,6 +111,7 @@ def locate(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Located:
           at ...: y = hf.log(x)
         ...
     """
+    require_function("locate", fn)
     if not isinstance(fn, CompiledFunction | CompiledMethod):
         fn = compile(fn)
     with _named_modules() as names:

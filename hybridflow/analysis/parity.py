@@ -17,6 +17,7 @@ from hybridflow.analysis.subnormals import first_subnormal
 from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.dtypes import is_differentiable, kind_of
 from hybridflow.core.errors import ArgumentError, ParityError
+from hybridflow.core.functions import require_function
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.tensor import Tensor, as_tensor, host_array
 from hybridflow.core.variable import Variable
@@ -334,6 +335,7 @@ def assert_same(function: Any, /, *args: Any, gradients: bool = False, **kwargs:
         >>> import hybridflow as hf
         >>> hf.testing.assert_same(lambda x: hf.tanh(x) * x, hf.asarray([1.0, 2.0]), gradients=True)
     """
+    require_function("assert_same", function)
     compiled = fresh_copy(function)
     call = (args, kwargs)
     checks = [check_parity(compiled, [call], "results")]

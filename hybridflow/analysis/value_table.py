@@ -17,6 +17,7 @@ from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.context import context_of
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError
+from hybridflow.core.functions import require_function
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.report import Report
 from hybridflow.core.tensor import Tensor, asarray, make_tensor
@@ -203,6 +204,7 @@ def table(
         Baydin, Pearlmutter, Radul, Siskind, "Automatic Differentiation in Machine Learning: a Survey", JMLR 18, 2018,
         tables 2 and 3.
     """  # noqa: E501 (a line of output)
+    require_function("table", fn)
     if not isinstance(fn, CompiledFunction | CompiledMethod):
         fn = compile(fn)
     args, kwargs = jax.tree_util.tree_map(_as_argument, (args, kwargs))

@@ -347,6 +347,8 @@ class BoundEngine:
 
     def _apply(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
         rule = rule_of(node.op)
+        if node.scope is not None and node.op.saves.hidden and not node.attrs.get("residuals"):
+            return self._with_residuals(node, g if type(g) is tuple else (g,), wanted)
         visible, through_hidden = _visible(node, g)
         if through_hidden:
             return self._through_hidden(node, g, wanted)
@@ -381,6 +383,11 @@ class BoundEngine:
         count = len(node.outputs)
         y = output(0) if count == 1 else tuple([output(index) for index in range(count)])
         return [y, *[source(index) for index in range(len(node.inputs))]]
+
+    def _with_residuals(self, node: Node, gs: Sequence[Any], wanted: Wanted) -> Sequence[Any]:
+        """Differentiate an operation that was traced where no tape was: what its rule reads is computed again."""
+        xs = [make_tensor(None, edge) for edge in node.inputs]
+        return self._through_exposed(node.op, xs, gs, silenced_in(rule_attrs(node)), wanted)
 
     def _through_hidden(self, node: Node, cotangents: Sequence[Any], wanted: Wanted) -> Sequence[Any]:
         """Differentiate through hidden outputs, which happens only in second-order gradients.

@@ -15,6 +15,7 @@ from hybridflow.core.dispatch import as_arrays
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import GradientError, NonScalarError
 from hybridflow.core.functions import as_traced
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.node import FOREVER, Edge, Node
 from hybridflow.core.notes import Notes, requires
 from hybridflow.core.op import No, Op
@@ -34,6 +35,7 @@ class _Freed(No):
 _AGAIN = "an earlier .backward() freed what its gradient needs; call that one with retain_graph=True"
 
 
+@with_foreign_keywords
 def backward(self: Tensor | Variable, gradient: Any = None, retain_graph: bool = False) -> None:
     """Compute the gradients of this value, and add them to ``.grad`` of the leaves that it was computed from.
 

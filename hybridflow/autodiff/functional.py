@@ -15,7 +15,7 @@ from hybridflow.core.context import CONTEXT
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from hybridflow.core.functions import as_traced
+from hybridflow.core.functions import as_traced, require_function
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.op import No, Op, register
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
@@ -101,6 +101,7 @@ def vjp(fn: Callable[..., R], *primals: Any) -> tuple[R, Callable[[Any], tuple[A
         >>> pullback(hf.asarray(1.0))
         (Tensor(6., dtype=float32),)
     """
+    require_function("vjp", fn)
     arguments = fresh_primals("vjp", primals)
     tape = GradientTape(persistent=True, watch_accessed_variables=False)
     with tape:
@@ -138,6 +139,7 @@ def value_and_grad(
         >>> hf.value_and_grad(lambda x: hf.sum(x * x))(hf.asarray([1.0, 2.0]))
         (Tensor(5., dtype=float32), Tensor([2., 4.], dtype=float32))
     """
+    require_function("value_and_grad", fn)
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     @functools.wraps(fn)
@@ -173,6 +175,7 @@ def grad(fn: Callable[P, Any], argnums: int | tuple[int, ...] = 0, has_aux: bool
         >>> hf.grad(lambda x: x * x * x)(2.0)
         Tensor(12., dtype=float32)
     """
+    require_function("grad", fn)
     with_value = value_and_grad(fn, argnums, has_aux)
 
     @functools.wraps(fn)

@@ -22,6 +22,7 @@ from hybridflow.core.errors import (
     message,
 )
 from hybridflow.core.functions import decorated
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.node import FOREVER, Edge, next_sequence
 from hybridflow.core.notes import Notes, notes_at, requires, take_notes
 from hybridflow.core.op import REGISTRY
@@ -35,6 +36,7 @@ from hybridflow.ir.builder import GraphBuilder
 _numbers = itertools.count()
 
 
+@with_foreign_keywords
 def tensor(
     obj: Any, /, *, dtype: Any = None, device: DeviceLike = None, copy: bool | None = None, requires_grad: bool = False
 ) -> Tensor:

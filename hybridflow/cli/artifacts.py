@@ -16,6 +16,7 @@ from hybridflow.export.artifact import MANIFEST, WEIGHTS
 from hybridflow.export.loaded import Artifact, Function, load
 from hybridflow.ir.costs import graph_cost
 from hybridflow.saving.format import shown
+from hybridflow.saving.other_formats import other_kind
 from hybridflow.serve.rows import why_alone
 
 DIGEST_HELP = "the sha256 of the artifact's manifest, from somebody who knows who made it"
@@ -27,6 +28,14 @@ def add_artifact(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--digest", metavar="SHA256", help=DIGEST_HELP)
 
 
+def require_artifacts(command: str, path: Path) -> None:
+    """Raise if a path is no directory, of artifacts or an artifact itself; the text says what it is."""
+    if not path.is_dir():
+        missing = f"{command}: there is no directory {str(path)!r}"
+        error = FileMissingError(missing, hint="hybridflow export writes one.")
+        raise other_kind(error, path, command, "the command", "artifact")
+
+
 def load_artifact(path: Path, digest: str | None = None) -> Artifact:
     """Load an artifact and check its digests.
 
@@ -34,8 +43,7 @@ def load_artifact(path: Path, digest: str | None = None) -> Artifact:
         FileError: it cannot be read.
         FileFormatError: it is not an artifact.
     """
-    if not path.is_dir():
-        raise FileMissingError(f"artifact: there is no directory {str(path)!r}", hint="hybridflow export writes one.")
+    require_artifacts("artifact", path)
     return load(path, copy=True, digest=digest)
 
 

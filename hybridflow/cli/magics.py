@@ -44,6 +44,7 @@ def load_ipython_extension(shell: Any) -> None:
 
     def run(line: str, expression: ast.expr, names: dict[str, Any]) -> Any:
         """Return the value of an expression; its source can be read, as that of a cell."""
+        __tracebackhide__ = True  # IPython leaves such frames out
         code = compile(ast.Expression(expression), shell.compile.cache(line.strip()), "eval")
         return eval(code, {**shell.user_ns, **names})
 
@@ -53,6 +54,7 @@ def load_ipython_extension(shell: Any) -> None:
         @needs_local_scope
         @no_var_expand
         def magic(line: str, local_ns: dict[str, Any]) -> Any:
+            __tracebackhide__ = True
             call = read(name, line, ast.Call, "f(x)")
             assert isinstance(call, ast.Call)
             asked = ast.Call(ast.Name("__report__", ast.Load()), [call.func, *call.args], call.keywords)
@@ -66,6 +68,7 @@ def load_ipython_extension(shell: Any) -> None:
     @no_var_expand
     def explain(line: str, local_ns: dict[str, Any]) -> Any:
         """`%explain f`: what `f.explain()` returns: why the compiled function was traced, and what was made."""
+        __tracebackhide__ = True
         function = run(line, read("explain", line, ast.expr, "f"), local_ns)
         if not isinstance(function, CompiledFunction | CompiledMethod):
             hint = "Decorate the function with @hf.compile and call it; then write %explain with its name alone."

@@ -14,6 +14,7 @@ from hybridflow.compress.replacing import Patterns, batches_of, copied, modules_
 from hybridflow.compress.scales import input_scale
 from hybridflow.core.dtypes import float32, int8
 from hybridflow.core.errors import ArgumentError
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn.layers.module import Module
@@ -68,6 +69,7 @@ class FakeQuantized(Module):
         return fake_quantize(x, scale, zero)
 
 
+@with_foreign_keywords
 def prepare(
     model: Module, batches: Any, *, momentum: float = 0.01, bits: int = 8, match: Patterns = "*", skip: Patterns = ()
 ) -> Any:

@@ -12,6 +12,7 @@ from hybridflow.compress.replacing import Patterns, copied, layers_of, modules_o
 from hybridflow.core.assignments import assign_all
 from hybridflow.core.dtypes import float32
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn.layers.convolution import Conv, ConvTranspose
@@ -135,6 +136,7 @@ def _size(path: str, layer: Any) -> Array:
     return np.abs(np.asarray(_inner(layer).weight.numpy(), np.float32))
 
 
+@with_foreign_keywords
 def magnitude(
     model: Module, sparsity: float, *, scope: str = "layer", match: Patterns = "*", skip: Patterns = ()
 ) -> Any:
@@ -168,6 +170,7 @@ def magnitude(
     return _pruned("magnitude", model, sparsity, scope, match, skip, _size)
 
 
+@with_foreign_keywords
 def random(
     model: Module, sparsity: float, *, seed: int = 0, scope: str = "layer", match: Patterns = "*", skip: Patterns = ()
 ) -> Any:
@@ -244,6 +247,7 @@ class Movement:
         return {path: one.numpy() for path, one in self._scores.items()}
 
 
+@with_foreign_keywords
 def movement(
     model: Module, sparsity: float, scores: Movement, *, scope: str = "layer", match: Patterns = "*",
     skip: Patterns = (),
@@ -279,6 +283,7 @@ def _moved(what: str, scores: Movement) -> Callable[[str, Any], Array]:
     return score
 
 
+@with_foreign_keywords
 def n_of_m(model: Module, n: int = 2, m: int = 4, *, match: Patterns = "*", skip: Patterns = ()) -> Any:
     """Return a copy of a model that keeps the n largest of each m neighbouring weights, as accelerators want it.
 
@@ -323,6 +328,7 @@ def _by_groups(size: Array, n: int, m: int) -> Array:
 # -- during and after training ------------------------------------------------------------------------------------
 
 
+@with_foreign_keywords
 def set_sparsity(model: Module, sparsity: float, *, scores: Movement | None = None, scope: str = "layer") -> None:
     """Drop more weights of a model that is pruned already, in place, between steps of its training.
 
@@ -365,6 +371,7 @@ def set_sparsity(model: Module, sparsity: float, *, scores: Movement | None = No
     assign_all(targets, values, what="set_sparsity", strict=True)
 
 
+@with_foreign_keywords
 def cubic(end: float, *, start: float = 0.0, first: int = 0, last: int) -> Callable[[int], float]:
     """Return a schedule: the sparsity of each step, which grows fast at first and then slower.
 
@@ -391,6 +398,7 @@ def cubic(end: float, *, start: float = 0.0, first: int = 0, last: int) -> Calla
     return _schedule("cubic", start, end, first, last, lambda part: 1 - (1 - part) ** 3)
 
 
+@with_foreign_keywords
 def linear(end: float, *, start: float = 0.0, first: int = 0, last: int) -> Callable[[int], float]:
     """Return a schedule: a sparsity that grows by the same amount in each step; see `cubic`.
 

@@ -12,6 +12,7 @@ from hybridflow.analysis.memory import format_size
 from hybridflow.analysis.report import titled_table
 from hybridflow.compress.masks import Masked, weights_of
 from hybridflow.compress.replacing import modules_of, require_module
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.report import Report
 from hybridflow.nn.layers.module import Module
 from hybridflow.nn.table import summary
@@ -87,6 +88,7 @@ class PruningReport(Report):
         return {**super().to_dict(), "sparsity": self.sparsity}
 
 
+@with_foreign_keywords
 def report(before: Module, after: Module, *args: Any) -> PruningReport:
     """Compare a pruned model with the one it was made of.
 

@@ -10,6 +10,7 @@ from hybridflow.compress.layers import is_product, is_storable, quantized
 from hybridflow.compress.replacing import Patterns, batches_of, copied, layers_of, modules_of, require_module
 from hybridflow.compress.scales import input_scale, require_format
 from hybridflow.core.errors import ArgumentError
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.nn.layers.module import Module
 
 
@@ -30,6 +31,7 @@ def chosen(what: str, model: Any, match: Patterns, skip: Patterns) -> dict[str, 
     return layers
 
 
+@with_foreign_keywords
 def weights(
     model: Module, dtype: str = "int8", *, group: int | None = None, match: Patterns = "*", skip: Patterns = ()
 ) -> Any:
@@ -67,6 +69,7 @@ def weights(
     return copied(quantized_copy, {path: quantized(modules[path], dtype, group=group) for path in layers}).eval()
 
 
+@with_foreign_keywords
 def dynamic(model: Module, *, bits: int = 8, match: Patterns = "*", skip: Patterns = ()) -> Any:
     """Return a copy of a model that multiplies in int8, with scales of the inputs from their own range at each call.
 
@@ -103,6 +106,7 @@ def dynamic(model: Module, *, bits: int = 8, match: Patterns = "*", skip: Patter
     return copied(quantized_copy, layers).eval()
 
 
+@with_foreign_keywords
 def static(
     model: Module, batches: Any, *, method: str = "minmax", percentile: float = 99.99, bits: int = 8,
     match: Patterns = "*", skip: Patterns = (),

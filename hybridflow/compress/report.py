@@ -17,6 +17,7 @@ from hybridflow.compress.batch_norm import fuse_batch_norm
 from hybridflow.compress.layers import QuantizedConv, QuantizedEmbedding, QuantizedLinear
 from hybridflow.compress.replacing import copied, in_evaluation, inputs_of, modules_of, require_module, watched
 from hybridflow.core.errors import ArgumentError
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.report import Report
 from hybridflow.core.tensor import as_tensor
 from hybridflow.metrics import Accuracy
@@ -125,6 +126,7 @@ def _cells(one: LayerReport | QuantizationReport) -> list[str]:
     ]
 
 
+@with_foreign_keywords
 def report(
     before: Module, after: Module, x: Any, y: Any = None, *, metrics: Any = None, examples: int = 1,
     repeats: int = _REPEATS,

@@ -16,6 +16,7 @@ from hybridflow.compress.channels import FIXED, Channels, Slot, example_of, foll
 from hybridflow.compress.layers import is_storable
 from hybridflow.compress.replacing import Patterns, copied, in_evaluation, modules_of, require_module, require_sizes
 from hybridflow.core.errors import ArgumentError, HybridflowError
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.tensor import as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn.layers.attention import MultiHeadAttention
@@ -32,6 +33,7 @@ _CLOSE = 1e-3
 """The allowed distance of the smaller model's result from that with zeros, relative to the largest number."""
 
 
+@with_foreign_keywords
 def channels(
     model: Module, *args: Any, amount: float = 0.5, by: str = "l2", match: Patterns = "*", skip: Patterns = (),
     seed: int = 0,

@@ -137,7 +137,8 @@ class Reads(ast.NodeTransformer):
             # As in Python, a call in a chain over several lines is on the line of its method.
             end: int = function.end_col_offset or 0
             node.lineno, node.col_offset = function.end_lineno or node.lineno, max(end - len(function.attr), 0)
-        node.func = runtime(function, "callee", self.visit(function))
+        of_size = name == "size" and isinstance(function, ast.Attribute)
+        node.func = runtime(function, "size_callee" if of_size else "callee", self.visit(function))
         return node
 
     def spread(self, node: Any) -> Any:

@@ -23,6 +23,7 @@ from hybridflow.convert.syntax import RUNTIME
 from hybridflow.convert.values import is_staged, is_tensor, negated, truth
 from hybridflow.core.context import current
 from hybridflow.core.errors import CheckError, TraceError
+from hybridflow.core.size_calls import raise_called
 from hybridflow.core.staged_number import BOOL, StagedNumber, needed
 from hybridflow.core.structures import parts_of
 from hybridflow.core.tracebacks import trim_on_the_way
@@ -118,6 +119,10 @@ class Runtime:
     def callee(self, function: Any) -> Any:
         """Return what to call in place of a function."""
         return callees.callee(function)
+
+    def size_callee(self, function: Any) -> Any:
+        """Return what to call in place of ``x.size``."""
+        return callees.callee(function if callable(function) else raise_called())
 
     made_class = staticmethod(observe.made_class)
 

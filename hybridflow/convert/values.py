@@ -19,7 +19,7 @@ from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
 from hybridflow.core.node import format_where
 from hybridflow.core.staged_number import BOOL, StagedNumber, tried, weak_dtype_of
 from hybridflow.core.structures import parts_of
-from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.tensor import ONE_TRUTH, Tensor, as_tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.traced_text import TracedText
@@ -53,7 +53,7 @@ def truth(value: Any) -> Tensor:
     tensor: Any = as_tensor(value)
     if tensor.size != 1:
         raise ShapeError(f"bool: needs exactly one element, there are {tensor.size}", got=str(tensor.spec),
-                         hint="Reduce it with hf.all or hf.any.")
+                         hint=ONE_TRUTH)
     if tensor.shape != ():
         tensor = tensor.reshape(())
     return tensor if tensor.dtype == np.bool_ else tensor != 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -55,7 +56,11 @@ class ArgumentTypeError(HybridflowError, TypeError):
 
 
 class ForeignNameError(HybridflowError, AttributeError):
-    """A name of another package that hybridflow lacks; the message says what to write instead."""
+    """A name that hybridflow lacks; the message says what to write instead."""
+
+    def __init__(self, *args: object, got: str | None = None, hint: str | None = None) -> None:
+        super().__init__(*args, got=got, hint=hint)
+        self.name = self.obj = None  # if they are not set, Python adds a guess to the text
 
 
 class IndexRangeError(HybridflowError, IndexError):
@@ -236,14 +241,16 @@ def message(what: str, *, got: str | None = None, hint: str | None = None) -> st
 
     A part that is very long, such as a name of a million characters, is shown by its beginning and its end.
     """
-    lines = [_shortened(what)]
+    lines = [_A.sub("an ", _shortened(what))]
     if got is not None:
-        lines.append(f"  got: {_shortened(got)}")
+        lines.append(f"  got: {_A.sub('an ', _shortened(got))}")
     if hint is not None:
         lines.append(f"  {_shortened(hint)}")
     return "\n".join(lines)
 
 
+_A = re.compile(r"\ba (?=(?:int|object|ndarray|iterator|enumerate|[AEIO][a-z]+)\b)")
+"""The article before a class whose name begins with the sound of a vowel."""
 _LONGEST = 4000
 """The most characters of a part of a message."""
 

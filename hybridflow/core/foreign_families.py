@@ -109,8 +109,18 @@ FAMILIES = (
            _NO_STRIDES),
     Family("torch", "x",
            "coalesce is_coalesced is_sparse is_sparse_csr sparse_dim dense_dim sparse_mask to_dense to_sparse "
-           "to_sparse_bsc to_sparse_bsr to_sparse_coo to_sparse_csc to_sparse_csr to_mkldnn indices values "
+           "to_sparse_bsc to_sparse_bsr to_sparse_coo to_sparse_csc to_sparse_csr to_mkldnn "
            "ccol_indices col_indices crow_indices row_indices smm sspaddmm is_nested to_padded_tensor", "", _DENSE),
+    Family("torch", "x", "indices values", "the result itself, and hf.argmax, hf.argmin or hf.argsort for indices",
+           "a maximum or a sort is one tensor here, and tensors are dense"),
+    Family("torch tensorflow", "hf hf.nn hf.distribute", "DataParallel DistributedDataParallel "
+           "FullyShardedDataParallel fully_shard distribute_tensor parallelize_module ColwiseParallel RowwiseParallel "
+           "DeviceMesh init_device_mesh MirroredStrategy MultiWorkerMirroredStrategy TPUStrategy",
+           "hf.compile(step, mesh=hf.Mesh({{'data': -1}}), batch='data'), and hf.distribute.shard(model, mesh)",
+           "a mesh says where a model and its batches lie"),
+    Family("torch", "hf hf.distribute", "init_process_group destroy_process_group get_rank get_world_size all_reduce "
+           "is_initialized", "hf.distribute.initialize(), process_index(), process_count(), and psum in hf.shard_map",
+           "hybridflow launch, torchrun or a cluster says who the others are"),
     Family("torch", "x",
            "dequantize int_repr q_per_channel_axis q_per_channel_scales q_per_channel_zero_points q_scale "
            "q_zero_point qscheme", "hf.quantize", _QUANTIZED),

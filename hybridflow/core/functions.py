@@ -111,6 +111,17 @@ def no_convert(function: F) -> F:
     return cast(F, function)
 
 
+def require_function(name: str, function: object) -> None:
+    """Raise if a public function is given something else where it takes a function, such as the result of a call.
+
+    Raises:
+        ArgumentTypeError: it cannot be called.
+    """
+    if not callable(function):
+        raise ArgumentTypeError(f"{name}: a {type(function).__name__} is not callable", got=repr(function)[:80],
+                                hint="Pass a function: f itself, not the result f(x).")
+
+
 def decorated(name: str, block: Callable[[], AbstractContextManager[Any]], function: F) -> F:
     """Return a function, or a coroutine function, each call of which runs inside a block of its own.
 

@@ -16,7 +16,6 @@ table { border-collapse: collapse; margin: 1rem 0; }
 th, td { text-align: left; padding: 0.3rem 0.9rem 0.3rem 0; border-bottom: 1px solid #ddd; vertical-align: top; }
 .same { color: #17692b; font-weight: 600; }
 .different { color: #a40000; font-weight: 600; white-space: pre-wrap; }
-.wide { overflow-x: auto; font-size: 0.9rem; }
 .caution { color: #8a5a00; }
 figure { margin: 1.5rem 0; }
 svg { max-width: 100%; height: auto; }
@@ -27,13 +26,13 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:[KMGT]iB|B|GFLOP/s|[mun]?s)\b|%)")
 
 
 def table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return an HTML table; there is no line break between a number and its unit."""
-    lines = ["<table>"]
+    """Return an HTML table that scrolls if it is wide; there is no line break between a number and its unit."""
+    lines = ['<div style="overflow-x: auto">', "<table>"]
     if head:
         lines.append("<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head) + "</tr>")
     rows = [[_UNIT.sub("\N{NO-BREAK SPACE}", cell) for cell in row] for row in rows]
     lines += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
-    return "\n".join([*lines, "</table>"])
+    return "\n".join([*lines, "</table></div>"])
 
 
 def rich_table_html(table: Table) -> str:
@@ -53,7 +52,7 @@ def paragraphs_html(text: str) -> str:
 
 def text_html(text: str) -> str:
     """Return a text as HTML: a line as a paragraph, several as they are, since their places may matter."""
-    return f"<pre>{escape(text)}</pre>" if "\n" in text else f"<p>{escape(text)}</p>"
+    return f'<pre style="white-space: pre-wrap">{escape(text)}</pre>' if "\n" in text else f"<p>{escape(text)}</p>"
 
 
 def page(title: str, body: str) -> str:

@@ -42,7 +42,7 @@ def our_keyword(function: str, keyword: str, names: Collection[str], given: Coll
     theirs = {row.name: ours for row in KEYWORDS for ours in row.ours if ours in names and function not in row.but}
     near = get_close_matches(keyword, [*names, *theirs], n=1)
     meant_ = f"Did you mean {theirs.get(near[0], near[0])}=? " if near else ""
-    hint = f"{meant_}It takes: {', '.join(names)}."
+    hint = f"{meant_}It takes: {', '.join(names) or 'none'}."
     if row is not None:
         names_ = [name for name in row.ours if name in names]
         if names_ and (function not in row.but or row.unless in given):

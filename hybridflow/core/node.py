@@ -262,6 +262,6 @@ def _cell_of(file: str) -> str | None:
 
 
 def format_where(where: Where | None) -> str | None:
-    """Return a place as ``file:line``."""
+    """Return a place as ``file:line``; in a notebook, the number of the cell in place of the file."""
     place = where_file_line(where)
-    return None if place is None else f"{place[0]}:{place[1]}"
+    return None if place is None else f"{_cell_of(place[0]) or place[0]}:{place[1]}"

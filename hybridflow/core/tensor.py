@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from sys import _getframe
 from threading import get_ident
 from typing import Any, cast
 
@@ -50,18 +51,24 @@ from hybridflow.core.errors import (
 )
 from hybridflow.core.exchange import array_interface, arrow_of, buffer_of
 from hybridflow.core.forked import PROCESS
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.mesh import is_elsewhere
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, format_where, make_node, renew, user_place
 from hybridflow.core.op import REGISTRY, No, Op, register
 from hybridflow.core.pending import LOCAL as PENDING
 from hybridflow.core.pending import PendingChecks, settle_calls
+from hybridflow.core.size_calls import refuse_call
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.staged_number import StagedNumber, tried
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_number import TracedNumber
 
 _new = object.__new__
+ONE_TRUTH = "Reduce it with hf.all or hf.any; or choose for each element: hf.where(condition, a, b)."
+"""What to do about a condition of several elements, in both modes."""
+_A_SIZE = "Pass it as a Python number; or take a bound as the size, and mask: hf.where(hf.arange(100) < n, x, 0)."
+"""What to do about a size that depends on values, which a trace does not have."""
 _API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 
@@ -135,7 +142,9 @@ class Tensor(TensorMethods):
     @property
     def size(self) -> Any:
         """The number of elements."""
-        return self.spec.size
+        refuse_call(_getframe(1))
+        value = self._value
+        return value.size if value is not None else self.spec.size
 
     @property
     def nbytes(self) -> Any:
@@ -189,6 +198,7 @@ class Tensor(TensorMethods):
         self._note_left()
         return array.tolist()
 
+    @with_foreign_keywords
     def to(self, target: Any = None, /, dtype: Any = None, *, device: DeviceLike = None) -> Tensor:
         """Return the tensor in another dtype, on another device, or both; gradients come back in its own dtype.
 
@@ -315,20 +325,25 @@ class Tensor(TensorMethods):
         require_value(self, wanted)
         array = host_array(self)
         if array.size != 1:
-            condition = "Reduce it with hf.all or hf.any; or choose for each element: hf.where(condition, a, b)."
             raise ShapeError(f"{wanted}: needs exactly one element, there are {array.size}", got=str(self.spec),
-                             hint=condition if wanted == "bool" else "Index or reduce first.")
+                             hint=ONE_TRUTH if wanted == "bool" else "Index or reduce first.")
         self._note_left()
         return array.item()
 
+    def __contains__(self, item: Any) -> bool:
+        package: Any = sys.modules["hybridflow"]
+        return bool(package.any(package.equal(self, item)))
+
     def __len__(self) -> int:
         if not self.shape:
-            raise ArgumentTypeError("len: a tensor of shape () has no length", got=str(self.spec))
+            raise ArgumentTypeError("len: a tensor of shape () has no length", got=str(self.spec),
+                                    hint="x.size is the number of elements; x[None] has an axis.")
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
         if not self.shape:
-            raise ArgumentTypeError("iter: a tensor of shape () cannot be iterated", got=str(self.spec))
+            raise ArgumentTypeError("iter: a tensor of shape () cannot be iterated", got=str(self.spec),
+                                    hint="x.item() is its number; x[None] has an axis.")
         return (cast(Any, self)[index] for index in range(len(self)))
 
     def __hash__(self) -> int:
@@ -411,6 +426,8 @@ def require_value(tensor: Tensor, wanted: str) -> None:
             else getattr(scope, "reading", f"Return it and read it outside {where}, or mark the argument static.")
         )
         why = attached("reason_of")(place[0]) if wanted == "bool" and (place := user_place(2)) is not None else None
+        if wanted == "index":
+            hint = getattr(scope, "reading", _A_SIZE)
         if why is not None:
             hint = f"{why} Use hf.where, hf.cond or hf.while_loop there."
         what = f"{wanted}: a traced tensor has no value {getattr(scope, 'when', '')}.{made}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from types import TracebackType
 
 import jax
 
+from hybridflow.core.errors import HybridflowError
 from hybridflow.core.out_of_memory import explained, ran_out
 from hybridflow.core.settings import SETTINGS
 
@@ -32,6 +34,18 @@ def trimmed(error: Exception) -> Exception:
             _trim(one)
             one = one.__cause__ or one.__context__
     return error
+
+
+def trim_what_nobody_catches() -> None:
+    """Show errors of hybridflow that end a program with the user's lines only, as notebooks show them."""
+    shown = sys.excepthook
+
+    def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if isinstance(error, HybridflowError):
+            traceback = trimmed(error).__traceback__
+        shown(kind, error, traceback)
+
+    sys.excepthook = show
 
 
 def trim_on_the_way(error: BaseException | None) -> None:

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from sys import getrefcount
+from sys import _getframe, getrefcount
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -21,11 +21,13 @@ from hybridflow.core.device import DeviceLike, device_string
 from hybridflow.core.dtypes import DType, is_differentiable
 from hybridflow.core.errors import DTypeError, ShapeError, TraceError
 from hybridflow.core.forked import require_xla
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.mesh import SEVERAL, Layout, Mesh, Placement, placed, placement_of
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, format_where, make_node
 from hybridflow.core.notes import Notes, make_leaf
 from hybridflow.core.op import No, Op, register
+from hybridflow.core.size_calls import refuse_call
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import (
     Tensor,
@@ -246,7 +248,13 @@ class Variable(TensorMethods):
     @property
     def size(self) -> int:
         """The number of elements."""
+        refuse_call(_getframe(1))
         return self.spec.size
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the value in bytes."""
+        return self.spec.nbytes
 
     @property
     def device(self) -> str:
@@ -391,6 +399,10 @@ class Variable(TensorMethods):
         """Return the one element as a Python number."""
         return self.read().item()
 
+    def tolist(self) -> Any:
+        """Return the value as nested Python lists."""
+        return self.read().tolist()
+
     def as_integer_ratio(self) -> tuple[int, int]:
         """Return the one element as a fraction of two integers, as Python's numbers do."""
         return self.read().as_integer_ratio()
@@ -415,6 +427,7 @@ class Variable(TensorMethods):
     def __dlpack_device__(self) -> Any:
         return self.read().__dlpack_device__()
 
+    @with_foreign_keywords
     def to(self, target: Any = None, /, dtype: Any = None, *, device: DeviceLike = None) -> Tensor:
         """Return the current value as a tensor in another dtype or on another device; see `Tensor.to`."""
         return self.read().to(target, dtype, device=device)
@@ -443,6 +456,9 @@ class Variable(TensorMethods):
 
     def __complex__(self) -> complex:
         return complex(self.read())
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self.read()
 
     def __len__(self) -> int:
         return len(self.read())

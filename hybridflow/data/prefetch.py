@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar, cast
 
 from hybridflow.core.errors import ArgumentError
+from hybridflow.core.keywords import with_foreign_keywords
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -24,6 +25,7 @@ class _Failed:
         self.error = error
 
 
+@with_foreign_keywords
 def prefetch(iterable: Iterable[T], n: int = 2) -> Prefetched[T]:
     """Return an iterable whose next `n` items are made in a thread.
 

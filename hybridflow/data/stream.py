@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar, cast
 
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.reprs import settings_of
 from hybridflow.data.examples import stack
 from hybridflow.data.prefetch import Prefetched
@@ -15,6 +16,7 @@ B = TypeVar("B")
 C = TypeVar("C")
 
 
+@with_foreign_keywords
 def stream(
     examples: Iterable[Any] | Callable[[], Iterable[Any]], size: int, *, pad: float | None = None,
     drop_last: bool = False,

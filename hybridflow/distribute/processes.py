@@ -13,6 +13,7 @@ import numpy as np
 from hybridflow.backend.jax_shim import enable_x64, join_processes, xla_has_started
 from hybridflow.core.errors import ArgumentError, DeviceError, ShapeError
 from hybridflow.core.forked import PROCESS
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.mesh import Layout, Mesh, check_axes, check_rank, checked_layout, require_local
 from hybridflow.core.out_of_memory import read_array
 from hybridflow.core.processes.environment import place_of
@@ -26,6 +27,7 @@ from hybridflow.ops.random import seed
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
+@with_foreign_keywords
 def initialize(step_timeout: str | float = "5min") -> None:
     """Make this process one of several that run the same program; without others, do nothing.
 

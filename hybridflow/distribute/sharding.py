@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 from hybridflow.core import structures
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.mesh import (
     Layout,
     Mesh,
@@ -29,6 +30,7 @@ LARGE_MATRIX = 4096
 """The number of elements from which on a matrix needs a pattern, if there are patterns."""
 
 
+@with_foreign_keywords
 def shard(
     model: M,
     mesh: Mesh,

@@ -20,6 +20,7 @@ from hybridflow.core.errors import (
     HybridflowError,
     ShapeError,
 )
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.node import Node
 from hybridflow.core.sources import INPUT
 from hybridflow.core.spec import TensorSpec
@@ -38,6 +39,7 @@ from hybridflow.ir.verify import verify
 from hybridflow.ops.random import default_generator
 from hybridflow.saving import reader, writer
 from hybridflow.saving.format import shown
+from hybridflow.saving.other_formats import other_kind
 from hybridflow.saving.reader import PathLike, require_path
 from hybridflow.saving.values import require_eager
 
@@ -304,6 +306,7 @@ class Artifact:
         return "\n".join(["Artifact", *[f"  {one!r}" for one in self.functions.values()]])
 
 
+@with_foreign_keywords
 def load(path: PathLike, *, limits: Limits | None = None, copy: bool = False, digest: str | None = None) -> Artifact:
     """Load an artifact that `save` wrote.
 
@@ -356,7 +359,10 @@ def load(path: PathLike, *, limits: Limits | None = None, copy: bool = False, di
 
 
 def _manifest(folder: Path, limits: Limits, digest: str | None) -> dict[str, Any]:
-    content = _read(folder / MANIFEST, limits.text)
+    try:
+        content = _read(folder / MANIFEST, limits.text)
+    except errors.FileError as error:
+        raise other_kind(error, folder, "export", "hf.export.load", "artifact") from None
     if digest is not None and hashlib.sha256(content).hexdigest() != digest.lower():
         raise FileFormatError(f"export: {str(folder)!r} is not the artifact with that digest", got=digest[:80])
     try:

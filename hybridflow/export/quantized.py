@@ -14,6 +14,7 @@ from hybridflow.compress.replacing import batches_of
 from hybridflow.compress.scales import input_scale, require_format, stored_weights
 from hybridflow.core.dtypes import float32
 from hybridflow.core.errors import ArgumentError
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.node import Edge, Node, make_node
 from hybridflow.core.op import Op
 from hybridflow.core.tensor import as_tensor
@@ -67,6 +68,7 @@ class Plan(NamedTuple):
     products: tuple[str, ...] = ("linear", "matmul", "conv")
 
 
+@with_foreign_keywords
 def quantize(
     source: PathLike | Artifact, path: PathLike, *, inputs: str = "float", dtype: str = "int8",
     group: int | None = None, bits: int = 8, batches: Any = None, method: str = "minmax", overwrite: bool = False,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hybridflow.core.errors import ArgumentError
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.tensor import as_tensor
 from hybridflow.export.artifact import RANDOM
 from hybridflow.export.functions import function_of, specs_of
@@ -22,6 +23,7 @@ from hybridflow.saving.reader import PathLike, require_path
 from hybridflow.tracing.xla_inputs import raw_value
 
 
+@with_foreign_keywords
 def onnx(
     path: PathLike, target: Any, *specs: Any, function: str = "predict", opset: int = OPSET,
     quantize: str | None = None, batches: Any = None,

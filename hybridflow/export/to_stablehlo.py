@@ -15,6 +15,7 @@ from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import lowered_on
 from hybridflow.core.dims import Dim, DimScope, Guard, substitute, text_of
 from hybridflow.core.errors import ExportError, HybridflowError, MissingPackageError
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.node import Node
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import as_tensor
@@ -33,6 +34,7 @@ _STATE = TensorSpec((4,), "uint32")
 """The spec of the state of `hf.random`."""
 
 
+@with_foreign_keywords
 def stablehlo(
     path: PathLike, target: Any, *specs: Any, function: str = "predict", platforms: Sequence[str] = ("cpu",)
 ) -> None:

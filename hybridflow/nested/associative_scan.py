@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from hybridflow.core import structures
 from hybridflow.core.errors import ArgumentError, ShapeError
-from hybridflow.core.functions import as_traced
+from hybridflow.core.functions import as_traced, require_function
 from hybridflow.core.tensor import Tensor
 from hybridflow.nested.bodies import leaves_of
 from hybridflow.ops.common import normalize_axis, truth
@@ -44,6 +44,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     Reference:
         G. E. Blelloch, "Prefix Sums and Their Applications", 1990.
     """
+    require_function("associative_scan", fn)
     leaves, tree = leaves_of(elems)
     if not leaves:
         raise ArgumentError("associative_scan: there is nothing to combine", hint="Pass at least one tensor.")

@@ -18,7 +18,7 @@ from hybridflow.core.context import current
 from hybridflow.core.convert import common_dtype, is_number
 from hybridflow.core.dtypes import DType
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, structure_text
-from hybridflow.core.functions import as_body
+from hybridflow.core.functions import as_body, require_function
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.node import Edge, format_where
 from hybridflow.core.op import No, Op, Reach, Saves, register
@@ -76,6 +76,8 @@ def cond(pred: Any, true_fn: Callable[..., R], false_fn: Callable[..., R], *oper
         >>> hf.cond(hf.asarray(True), lambda x: x + 1, lambda x: x - 1, hf.asarray(1.0))
         Tensor(2., dtype=float32)
     """
+    for one in (true_fn, false_fn):
+        require_function("cond", one)
     chosen = predicate("cond", pred)
     if current().tracer is None:
         leaves, tree = own_leaves(operands)

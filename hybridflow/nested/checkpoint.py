@@ -8,7 +8,8 @@ from typing import Any, TypeVar, overload
 
 from hybridflow.core.context import current
 from hybridflow.core.errors import ArgumentTypeError
-from hybridflow.core.functions import as_traced
+from hybridflow.core.functions import as_traced, require_function
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ir.builder import trace_with_variables
 from hybridflow.ir.effects import has_effects
@@ -27,7 +28,8 @@ def checkpoint(fn: F, /, *, policy: Any = "nothing") -> F: ...
 def checkpoint(
     fn: None = None, /, *, policy: Any = "nothing"
 ) -> Callable[[F], F]: ...
-def checkpoint(fn: Callable[..., Any] | None = None, /, *, policy: Any = "nothing") -> Any:
+@with_foreign_keywords
+def checkpoint(fn: Callable[..., Any] | None = None, /, *args: Any, policy: Any = "nothing") -> Any:
     """Make a function that is computed again for its gradient, so that its intermediate values need not be kept.
 
     Results, gradients and random draws are those of the function itself. The recording keeps its tensor arguments, the
@@ -39,6 +41,7 @@ def checkpoint(fn: Callable[..., Any] | None = None, /, *, policy: Any = "nothin
 
     Args:
         fn: the function, of tensors and other values in any nesting; if left out, the call returns a decorator.
+        *args: none: what it returns is called with the arguments.
         policy: the results that are kept in addition. ``"nothing"``: none. ``"dots"``: those of matrix products,
             convolutions and the like, which are the most expensive to compute again. ``"dots_without_batch"``: those
             of products whose two operands share no batch axis (with weights, but not attention scores).
@@ -64,6 +67,9 @@ def checkpoint(fn: Callable[..., Any] | None = None, /, *, policy: Any = "nothin
     Reference:
         T. Chen, B. Xu, C. Zhang, C. Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016.
     """
+    if args:
+        raise ArgumentTypeError("checkpoint: it makes a function, and is given that function's arguments too",
+                                got=f"{len(args)} of them", hint="Call what it makes: hf.checkpoint(fn)(x).")
     chosen = checked_policy(policy)
     if fn is None:
         return lambda function: _checkpointed(function, chosen)
@@ -71,8 +77,7 @@ def checkpoint(fn: Callable[..., Any] | None = None, /, *, policy: Any = "nothin
 
 
 def _checkpointed(fn: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
-    if not callable(fn):
-        raise ArgumentTypeError(f"checkpoint: a {type(fn).__name__} is not callable", hint="Pass a function.")
+    require_function("checkpoint", fn)
 
     @functools.wraps(fn)
     def checkpointed(*args: Any, **kwargs: Any) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 
 from hybridflow.autodiff.backprop import BOUND, RAW, backprop
 from hybridflow.autodiff.functional import fresh
+from hybridflow.autodiff.gradients_on_demand import recorded_edge
 from hybridflow.core.context import CONTEXT, Context, Recorder, context_of, current, set_tapes
 from hybridflow.core.dispatch import as_arrays, bind_eagerly, execute, raw_input, record
 from hybridflow.core.dtypes import is_differentiable
@@ -150,7 +151,7 @@ def run_recorded(call: Call, policy: Policy) -> Any:
     with logging_variables(VariableLog(None, keeper)) as log, _context(context, context.tapes):
         arguments = [fresh(tensor) for tensor in tensors]
         outcome = call.run(arguments)
-    outputs = [tensor._edge for tensor in outcome.tensors]
+    outputs = [recorded_edge(tensor._edge) for tensor in outcome.tensors]
     free = free_edges(start, outputs, _edges(arguments), None)
     connected = [_followed(tensor, context.start) for tensor in tensors]
     around = tuple([
@@ -184,9 +185,13 @@ def _edges(tensors: Sequence[Tensor]) -> set[Edge]:
 
 
 def _steps(nodes: Sequence[Node]) -> tuple[Step, ...]:
-    return tuple([
-        (node.op.name, tuple([_shape_and_dtype(one) for one in node.outputs]), _numbers(node)) for node in nodes
-    ])
+    return tuple([(node.op.name, _visible(node), _numbers(node)) for node in nodes])
+
+
+def _visible(node: Node) -> tuple[Any, ...]:
+    """Return the shapes and dtypes of an operation's results; what a compiled call keeps for its gradient is none."""
+    visible = len(node.outputs) - node.op.hidden_outputs(node.attrs)
+    return tuple([_shape_and_dtype(one) for one in node.outputs[:visible]])
 
 
 def _numbers(node: Node) -> tuple[Any, ...]:

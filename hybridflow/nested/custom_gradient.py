@@ -12,6 +12,7 @@ import numpy as np
 
 from hybridflow.autodiff.backprop import BOUND, backprop, conjugates
 from hybridflow.autodiff.functional import fresh
+from hybridflow.autodiff.gradients_on_demand import recorded_edge
 from hybridflow.autodiff.graph_ops import call
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.walk import EVER, reachable
@@ -21,7 +22,7 @@ from hybridflow.core.context import Context, current
 from hybridflow.core.dispatch import bind, record
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, TraceError
-from hybridflow.core.functions import as_traced
+from hybridflow.core.functions import as_traced, require_function
 from hybridflow.core.node import Edge, Node, next_sequence
 from hybridflow.core.notes import requires
 from hybridflow.core.op import No, Op, Saves, register
@@ -63,6 +64,7 @@ def custom_gradient(function: Callable[P, tuple[R, Callable[..., Any]]]) -> Call
         >>> hf.grad(clipped)(3.0)
         Tensor(1., dtype=float32)
     """
+    require_function("custom_gradient", function)
     order = _parameter_order(function)
     # A trace runs a converted copy of the function.
     who = _Who(
@@ -85,7 +87,8 @@ def custom_gradient(function: Callable[P, tuple[R, Callable[..., Any]]]) -> Call
         answer = as_traced(function)(*fresh_args, **dict(zip(names, fresh_kwargs, strict=True)))
         if not isinstance(answer, tuple) or len(answer) != 2 or not callable(answer[1]):
             raise ArgumentTypeError(f"custom_gradient: {who.name} must return (result, grad_fn)",
-                                    got=f"a {type(answer).__name__}")
+                                    got=f"a {type(answer).__name__}",
+                                    hint="Write return y, grad_fn; grad_fn(g) returns the gradient of each argument.")
         result, grad_fn = answer
         outputs, result_tree = structures.flatten(result)
         if context.tracer is None and not context.tapes and not any(map(_lasting, [*arguments, *outputs])):
@@ -280,7 +283,7 @@ EAGER = register(
 
 
 def _eager(body: _Body, context: Context) -> list[Tensor]:
-    edges = [tensor._edge for tensor in body.outputs]
+    edges = [recorded_edge(tensor._edge) for tensor in body.outputs]
     free = free_edges(body.start, edges, body.of_rule, None)
     connected: list[Edge | None] = [
         edge if edge is not None and edge[0].stamp >= context.start else None

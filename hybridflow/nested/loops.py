@@ -26,7 +26,7 @@ from hybridflow.backend.host_calls import goes_on
 from hybridflow.core import structures
 from hybridflow.core.context import current
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
-from hybridflow.core.functions import as_body
+from hybridflow.core.functions import as_body, require_function
 from hybridflow.core.held import defines
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.op import No, Op, Reach, Saves, register
@@ -92,6 +92,8 @@ def while_loop(
         >>> hf.while_loop(lambda x: x < 10.0, lambda x: 2 * x, 1.0)
         Tensor(16., dtype=float32)
     """
+    for one in (cond_fn, body_fn):
+        require_function("while_loop", one)
     _require_count(max_iterations)
     cond_fn, body_fn = as_body(cond_fn), as_body(body_fn)
     if not isinstance(loop_vars, tuple | list) or _is_one(cond_fn, loop_vars):

@@ -19,7 +19,7 @@ from hybridflow.core import structures
 from hybridflow.core.context import current
 from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError
-from hybridflow.core.functions import as_body
+from hybridflow.core.functions import as_body, require_function
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.op import No, Op, Reach, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
@@ -82,6 +82,7 @@ def scan(
         >>> sums
         Tensor([1., 3., 6.], dtype=float32)
     """
+    require_function("scan", fn)
     return handed_back(scan_rows(fn, init, xs, length=length, reverse=reverse))
 
 
@@ -188,7 +189,8 @@ def _carrying(traced: Traced, written: Written, carry: int, state: list[Tensor],
 
 def _pair(result: Any) -> tuple[Any, Any]:
     if not isinstance(result, tuple) or len(cast("tuple[Any, ...]", result)) != 2:
-        raise ArgumentTypeError("scan: the function must return (carry, y)", got=f"a {type(result).__name__}")
+        raise ArgumentTypeError("scan: the function must return (carry, y)", got=f"a {type(result).__name__}",
+                                hint="Write return carry, None if no results are kept.")
     return cast("tuple[Any, Any]", result)
 
 

@@ -12,6 +12,7 @@ from hybridflow.analysis.cost import CostReport
 from hybridflow.analysis.layers import LayerRow, layer_table
 from hybridflow.core.errors import ArgumentTypeError
 from hybridflow.core.functions import Whole
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.module_calls import module_calls
 from hybridflow.core.report import Report
 from hybridflow.nn import init
@@ -52,6 +53,7 @@ class Summary(Report):
         return [layer_table(self.rows, ("parameters", "macs", "activations"))]
 
 
+@with_foreign_keywords
 def summary(model: Any, *specs: Any) -> Summary:
     """Return a table of a model's modules: results, parameters, multiply-adds and memory of a call.
 

@@ -27,7 +27,14 @@ from hybridflow.core.dtypes import (
     promote_types,
     weak_dtype,
 )
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, AxisError, DTypeError, ShapeError
+from hybridflow.core.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    AxisError,
+    DTypeError,
+    GradientError,
+    ShapeError,
+)
 from hybridflow.core.op import REGISTRY, Bad, Each, Op, Sample
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
@@ -60,6 +67,23 @@ def number_tensor(number: Any, dtype: DType) -> Tensor:
         return asarray(number, dtype=dtype)
     device = None if context is None else context.device
     return make_tensor(_number_on(device, dtype, run_quietly(np.array, number, dtype).tobytes()))
+
+
+def fixed_number(function: str, name: str, value: Any) -> float:
+    """Return a number that an operation keeps, to which no gradient goes.
+
+    Raises:
+        GradientError: it is given as a tensor for which a gradient is recorded.
+    """
+    number = float(value)
+    if isinstance(value, Tensor | Variable):
+        read: Any = as_tensor(value)
+        if (read + 0)._edge is not None:
+            raise GradientError(
+                f"{function}: no gradient goes to {name}, and one is recorded for the tensor that it is",
+                got=str(read.spec), hint=f"Give {name}=float(t) if it is a constant, or compute with tensors."
+            )
+    return number
 
 
 @lru_cache(maxsize=1024)

@@ -26,6 +26,7 @@ from hybridflow.core.errors import (
     message,
     structure_text,
 )
+from hybridflow.core.functions import require_function
 from hybridflow.core.node import FOREVER, format_where, user_place
 from hybridflow.core.op import No, Op, Stops, register
 from hybridflow.core.spec import TensorSpec, format_spec, is_open_size, make_spec
@@ -298,8 +299,7 @@ def pure_callback(fn: Callable[..., Any], spec: Any, *args: Any) -> Any:
         >>> f(hf.asarray([3.0, 1.0, 2.0]))
         Tensor([2., 3., 4.], dtype=float32)
     """
-    if not callable(fn):
-        raise ArgumentTypeError(f"pure_callback: a {type(fn).__name__} is not callable")
+    require_function("pure_callback", fn)
     specs, tree = jax.tree_util.tree_flatten(spec)
     for one in specs:
         if not isinstance(one, TensorSpec) or any(map(is_open_size, one.shape)):

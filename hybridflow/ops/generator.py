@@ -16,7 +16,7 @@ from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 from hybridflow.core.tensor import Tensor, asarray, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ops import discrete_draws, draws
-from hybridflow.ops.common import TensorLike, as_tensor, broadcast_shapes, is_number, normalize_axis
+from hybridflow.ops.common import TensorLike, as_tensor, broadcast_shapes, fixed_number, is_number, normalize_axis
 from hybridflow.ops.generator_distributions import Distributions, parameter, shape_first
 from hybridflow.ops.indexing import take
 from hybridflow.ops.sizes import normalize_shape
@@ -198,7 +198,8 @@ class Generator(Distributions):
         """
         shape = shape_first("truncated_normal", shape, low, high, dtype)
         result_dtype = draws.float_dtype("truncated_normal", dtype)
-        return self._scaled(draws.random_truncated, (low, high), "truncated_normal", shape, result_dtype, mean, std)
+        bounds = fixed_number("truncated_normal", "low", low), fixed_number("truncated_normal", "high", high)
+        return self._scaled(draws.random_truncated, bounds, "truncated_normal", shape, result_dtype, mean, std)
 
     def _scaled(
         self,

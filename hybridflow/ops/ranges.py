@@ -31,8 +31,10 @@ from hybridflow.ops.common import (
     Tensor,
     TensorSpec,
     cast_to,
+    fixed_number,
     make_spec,
     no_flops,
+    promote_float,
     truth,
 )
 from hybridflow.ops.creation import NO_INPUTS, bind_on
@@ -155,7 +157,7 @@ def arange(
         whole: list[Any] = [number if isinstance(number, Dim) else int(number) for number in (first, step)]
         first, step = whole
     else:
-        first, step = float(first) + 0.0, float(step)
+        first, step = fixed_number("arange", "start", first) + 0.0, fixed_number("arange", "step", step)
     if type(size) is int and size and all_integers:
         check_fits(first, result_dtype)
         check_fits(first + (size - 1) * step, result_dtype)
@@ -213,10 +215,11 @@ def linspace(
     """Make a tensor of a number of evenly spaced points.
 
     Args:
-        start: the first point.
+        start: the first point; gradients go to one that is a tensor of shape (), as to `stop`.
         stop: the last point.
         num: how many points.
-        dtype: a floating-point dtype, real or complex; float32 if not given, complex64 for complex ends.
+        dtype: a floating-point dtype, real or complex; if not given, that of ends that are tensors, float32 for
+            numbers, complex64 for complex ones.
         device: where to put it.
         endpoint: whether `stop` is the last point; if not, the points are the first `num` of ``num + 1``.
 
@@ -235,6 +238,12 @@ def linspace(
     if other:
         plain("linspace", other)
     endpoint = truth("linspace", "endpoint", endpoint)
+    if isinstance(start, TensorMethods) or isinstance(stop, TensorMethods):
+        ends: Any = promote_float(start, stop)
+        result_dtype = ends[0].dtype if dtype is None else as_dtype(dtype)
+        first, last = [cast_to(end, result_dtype) for end in ends]
+        steps = linspace(0, 1, num, dtype=result_dtype, device=device, endpoint=endpoint)
+        return first * (1 - steps) + last * steps
     has_complex_end = isinstance(start, complex) or isinstance(stop, complex)
     result_dtype = as_dtype(dtype) if dtype is not None else complex64 if has_complex_end else float32
     if kind_of(result_dtype) == "complex":

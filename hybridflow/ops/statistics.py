@@ -19,6 +19,7 @@ from hybridflow.ops.common import (
     TensorSpec,
     as_tensor,
     call_text,
+    fixed_number,
     input_elements,
     integers,
     make_spec,
@@ -181,7 +182,10 @@ def var(
     keepdims = truth("var", "keepdims", keepdims)
     (tensor,) = promote_float(x)
     axes = normalize_axes("var", axis, tensor.ndim)
-    return bind(var.op, (tensor,), {"axis": axes, "correction": float(correction), "keepdims": keepdims})
+    return bind(
+        var.op, (tensor,),
+        {"axis": axes, "correction": fixed_number("var", "correction", correction), "keepdims": keepdims},
+    )
 
 
 def _std_kernel(x: Any, *, axis: Axes, correction: float, keepdims: bool) -> Any:
@@ -249,7 +253,10 @@ def std(
     keepdims = truth("std", "keepdims", keepdims)
     (tensor,) = promote_float(x)
     axes = normalize_axes("std", axis, tensor.ndim)
-    return bind(std.op, (tensor,), {"axis": axes, "correction": float(correction), "keepdims": keepdims})
+    return bind(
+        std.op, (tensor,),
+        {"axis": axes, "correction": fixed_number("std", "correction", correction), "keepdims": keepdims},
+    )
 
 
 # -- positions of extrema -----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 from hybridflow.core.assignments import beside
 from hybridflow.core.context import is_tracing, made_once
 from hybridflow.core.dtypes import float64, int32
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, TraceError
 from hybridflow.core.functions import as_traced
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
 from hybridflow.core.variable import Variable
@@ -308,9 +308,13 @@ class _Line:
             loss, gradients = cast("tuple[Any, Any]", given)
         else:
             loss, gradients = given, [cast(Any, one.variable).grad for one in self._found]
-        loss = as_tensor(loss)
+        try:
+            number = (loss := as_tensor(loss)).item()
+        except (ArgumentTypeError, ShapeError) as error:
+            raise ArgumentTypeError("LBFGS.step: the closure returns no loss", got=f"a {type(given).__name__}",
+                                    hint="Return the loss, or (loss, gradients).") from error
         tensors = self._optimizer.checked(gradients)
-        return loss, loss.item(), self._flat([tensor.numpy() for tensor in tensors])
+        return loss, number, self._flat([tensor.numpy() for tensor in tensors])
 
 
 def _largest(x: Array) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 from hybridflow.core.dtypes import float32
 from hybridflow.core.errors import ArgumentError
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ops.choice import clip, minimum, where
 from hybridflow.ops.common import cast_to
@@ -19,12 +20,14 @@ Schedule = Callable[[Any], Tensor]
 """A learning rate: a function of the number of updates so far."""
 
 
+@with_foreign_keywords
 def constant(value: float) -> Schedule:
     """Return a schedule with a constant rate."""
     _finite("constant", value)
     return lambda step: as_tensor(step) * 0.0 + value
 
 
+@with_foreign_keywords
 def linear(start: float, end: float, steps: int) -> Schedule:
     """Return a schedule that goes linearly from one rate to another, and stays there.
 
@@ -39,6 +42,7 @@ def linear(start: float, end: float, steps: int) -> Schedule:
     return lambda step: start + (end - start) * _part(step, steps)
 
 
+@with_foreign_keywords
 def cosine(start: float, steps: int, final: float = 0.0) -> Schedule:
     """Return a schedule that falls from one rate to another along half a cosine wave, and stays there.
 
@@ -50,6 +54,7 @@ def cosine(start: float, steps: int, final: float = 0.0) -> Schedule:
     return lambda step: final + (start - final) * (0.5 + 0.5 * cos(math.pi * _part(step, steps)))
 
 
+@with_foreign_keywords
 def warmup_cosine(peak: float, warmup: int, steps: int, final: float = 0.0) -> Schedule:
     """Return a schedule: a linear rise from 0 in `warmup` steps, then half a cosine wave down to `final` at `steps`."""
     _positive("warmup_cosine", "warmup", warmup)
@@ -58,6 +63,7 @@ def warmup_cosine(peak: float, warmup: int, steps: int, final: float = 0.0) -> S
     return lambda step: where(as_tensor(step) < warmup, up(step), down(as_tensor(step) - warmup))
 
 
+@with_foreign_keywords
 def exponential(start: float, factor: float) -> Schedule:
     """Return a schedule whose rate is multiplied by a positive factor at every step."""
     _finite("exponential", start, factor)
@@ -65,6 +71,7 @@ def exponential(start: float, factor: float) -> Schedule:
     return lambda step: start * exp(_number(step) * math.log(factor))
 
 
+@with_foreign_keywords
 def step(start: float, factor: float, every: int) -> Schedule:
     """Return a schedule whose rate is multiplied by a positive factor every `every` steps."""
     _finite("step", start, factor)
@@ -73,6 +80,7 @@ def step(start: float, factor: float, every: int) -> Schedule:
     return lambda step: start * exp(floor((_number(step) + 0.5) / every) * math.log(factor))
 
 
+@with_foreign_keywords
 def piecewise(values: Sequence[float], boundaries: Sequence[int]) -> Schedule:
     """Return a schedule whose rate is constant between boundaries.
 
@@ -97,6 +105,7 @@ def piecewise(values: Sequence[float], boundaries: Sequence[int]) -> Schedule:
     return rate
 
 
+@with_foreign_keywords
 def one_cycle(peak: float, steps: int, *, warmup: float = 0.3, start: float = 25.0, final: float = 1e4) -> Schedule:
     """Return a schedule of two half cosines: up from ``peak / start``, then down to ``peak / start / final``.
 

@@ -68,7 +68,8 @@ def in_notebook_html(graph: Graph, color: Colour) -> str:
 
 def framed(page: str) -> str:
     """Return a page for a notebook's cell, in a frame of its own, so that the two do not share styles."""
-    return f'<iframe srcdoc="{escape(page)}" style="width: 100%; height: 32rem; border: 1px solid #d5dce2"></iframe>'
+    style = "width: 100%; height: 32rem; box-sizing: border-box; border: 1px solid #d5dce2"
+    return f'<iframe srcdoc="{escape(page)}" style="{style}"></iframe>'
 
 
 class Picture(Report):

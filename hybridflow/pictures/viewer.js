@@ -195,10 +195,10 @@
   const view = { x: 0, y: 0, scale: 1 };
   const show = () => world.setAttribute("transform", `translate(${view.x} ${view.y}) scale(${view.scale})`);
 
-  function fit() {
+  function fit(smallest) {
     const { width, height } = drawing.frames.get(root);
     const box = svg.getBoundingClientRect();
-    view.scale = Math.min(1.5, Math.max(0.6, Math.min((box.width - 20) / width, (box.height - 20) / height)));
+    view.scale = Math.min(1.5, Math.max(smallest, Math.min((box.width - 20) / width, (box.height - 20) / height)));
     view.x = Math.max(10, (box.width - width * view.scale) / 2);
     view.y = 10;
     show();
@@ -309,11 +309,11 @@
     folded.clear();
     if (all) for (const id of Object.keys(items).map(Number)) if (isGroup(id) && id !== root) folded.add(id);
     draw();
-    fit();
+    fit(0.6); // to read it; the button shows all of it
   }
   document.querySelector("#fold").addEventListener("click", () => fold(true));
   document.querySelector("#unfold").addEventListener("click", () => fold(false));
-  document.querySelector("#fit").addEventListener("click", fit);
+  document.querySelector("#fit").addEventListener("click", () => fit(0));
 
   fold(items[root].count > constants.unfolded);
   window.viewer = { frames: () => Object.fromEntries(drawing.frames), fold, look, choose };

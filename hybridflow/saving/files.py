@@ -16,14 +16,13 @@ from hybridflow.core.errors import (
     ArgumentTypeError,
     FileError,
     FileFormatError,
-    FileMissingError,
-    message,
 )
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.saving import parts, reader, writer
 from hybridflow.saving.checkpoints import FORMAT as CHECKPOINT
-from hybridflow.saving.other_formats import described
+from hybridflow.saving.other_formats import other_kind
 from hybridflow.saving.reader import PathLike, require_path
 from hybridflow.saving.values import found_in, on_host, require_eager, snapshot_of, variables_of
 
@@ -31,6 +30,7 @@ RANDOM = "random.state"
 """The path of the state of `hf.random`'s default generator in a checkpoint of `hf.train.Run`."""
 
 
+@with_foreign_keywords
 def save(
     path: PathLike, values: Any, *, metadata: Mapping[str, str] | None = None, overwrite: bool = False
 ) -> None:
@@ -116,11 +116,7 @@ def _read(path: PathLike, copy: bool) -> reader.Contents:
     try:
         return reader.read(path, copy=copy)
     except (FileError, FileFormatError) as error:
-        known = None if isinstance(error, FileMissingError) else described(path)
-        if known is None:
-            raise
-        text = message(f"load: {os.fspath(path)!r} is {known[0]}, and hf.load reads safetensors files", hint=known[1])
-        raise type(error)(text) from None
+        raise other_kind(error, path, "load", "hf.load", "safetensors file") from None
 
 
 class Values(dict[str, Tensor]):
@@ -137,6 +133,7 @@ class Values(dict[str, Tensor]):
     extra: Sequence[str] = ()
 
 
+@with_foreign_keywords
 def load(
     path: PathLike, into: Any = None, *, strict: bool = True, mapping: Any = None, copy: bool = False
 ) -> Values:

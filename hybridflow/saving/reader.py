@@ -22,10 +22,27 @@ PathLike = str | os.PathLike[str]
 
 
 def require_path(what: str, path: Any, form: str) -> None:
-    """Raise an ArgumentTypeError unless a caller's first argument is a path; `form` says how to write the call."""
+    """Raise unless a caller's first argument is a path.
+
+    Args:
+        what: the caller.
+        path: the argument.
+        form: how to write the call.
+
+    Raises:
+        ArgumentTypeError: it is none.
+        FileError: no file can have it.
+    """
     if not isinstance(path, str | bytes | os.PathLike):
         got = type(path).__name__
         raise ArgumentTypeError(f"{what}: the path comes first", got=got, hint=f"Write {form}.")
+    try:
+        named = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        named = False
+    if not named:
+        raise FileError(f"{what}: {repr(path)[:120]} is no name of a file",
+                        hint="Leave out null characters, and what the system's encoding lacks.")
 
 
 class Contents(NamedTuple):
@@ -93,8 +110,6 @@ def opened(path: PathLike, what: str, *, follow: bool = True) -> Generator[int]:
     flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # a pipe must not be waited for
     try:
         handle = os.open(path, flags)
-    except ValueError as error:  # a zero byte in the name
-        raise FileError(f"{what}: {os.fspath(path)!r} is no name of a file: {error}") from None
     except FileNotFoundError as error:
         raise file_error(FileMissingError, what, path, "is not there", error) from None
     except OSError as error:

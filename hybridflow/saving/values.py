@@ -15,6 +15,7 @@ from hybridflow.core.dtypes import as_dtype
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError
 from hybridflow.core.forked import PROCESS
 from hybridflow.core.methods import TensorMethods
+from hybridflow.core.structures import nested_too_deep
 from hybridflow.core.tensor import asarray, host_array, make_tensor, require_value
 from hybridflow.core.variable import WRITES, Variable
 from hybridflow.distribute.devices import gather
@@ -75,11 +76,14 @@ def found_in(values: Any, what: str) -> Found:
         raise ArgumentTypeError(f"{what}: a {type(values).__name__} alone has no path", got=repr(values)[:80],
                                 hint='Give it one: {"name": value}.')
     contents = Found({}, {})
-    for path, leaf in _walk(values, "", what, contents, []):
-        if path in contents.values:
-            raise ArgumentError(f"{what}: the path {path!r} occurs twice",
-                                hint="Keys with dots look like paths; rename one.")
-        contents.values[path] = leaf
+    try:
+        for path, leaf in _walk(values, "", what, contents, []):
+            if path in contents.values:
+                raise ArgumentError(f"{what}: the path {path!r} occurs twice",
+                                    hint="Keys with dots look like paths; rename one.")
+            contents.values[path] = leaf
+    except RecursionError as error:
+        raise nested_too_deep(values, error) from None
     return contents
 
 

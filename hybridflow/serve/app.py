@@ -12,14 +12,15 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from hybridflow.backend.free_memory import free_memory
 from hybridflow.core.errors import HybridflowError
 from hybridflow.export.limits import Limits
 from hybridflow.serve import protocol
+from hybridflow.serve.aside import LARGE, Aside
 from hybridflow.serve.batcher import Batcher
 from hybridflow.serve.metrics import Metrics
 from hybridflow.serve.models import Model, Repository, Servable
@@ -70,7 +71,7 @@ class Response(NamedTuple):
     """A response, and the model that it is of."""
 
     status: int
-    body: bytes
+    body: bytes | memoryview
     headers: Mapping[str, str]
     model: Model | None = None
 
@@ -80,12 +81,16 @@ class App:
 
     Attributes:
         batcher: computes the requests.
+        aside: reads and writes them, if they are large.
         metrics: counts them.
         ready: whether all models were loaded and warmed up.
     """
 
-    def __init__(self, paths: Sequence[Path], options: Options, limits: Limits | None, metrics: Metrics) -> None:
+    def __init__(
+        self, paths: Sequence[Path], options: Options, limits: Limits | None, metrics: Metrics, aside: Aside
+    ) -> None:
         self.options = options
+        self.aside = aside
         self.metrics = metrics
         self.models = Repository(paths, options.max_batch, _limited(limits or Limits(), options))
         self.batcher = Batcher(
@@ -111,6 +116,7 @@ class App:
         """Compute the waiting requests, and end the threads."""
         self._stop.set()
         self.batcher.stop()
+        self.aside.stop()
 
     def _refresh(self) -> None:
         for line in self.models.refresh(self.batcher.compute):
@@ -188,7 +194,11 @@ class App:
         response_headers |= {"www-authenticate": "Bearer"} if response.status == 401 else {}
         encoded = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in response_headers.items()]
         await send({"type": "http.response.start", "status": response.status, "headers": encoded})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else response.body})
+        body = b"" if scope["method"] == "HEAD" else response.body
+        for start in range(0, len(body) - _PIECE, _PIECE):  # to hand over all of it takes long
+            await send({"type": "http.response.body", "body": body[start : start + _PIECE], "more_body": True})
+            await asyncio.sleep(0)  # others' turn
+        await send({"type": "http.response.body", "body": body[-(len(body) % _PIECE or _PIECE) :]})
 
     def count(self, response: Response, took: float) -> None:
         """Count a response that took some seconds."""
@@ -225,7 +235,7 @@ class App:
             if size > self.options.body:
                 raise Refused(f"the body has more than {self.options.body} bytes", 413)
             if not event.get("more_body"):
-                return b"".join(chunks)
+                return b"".join(chunks) if size < LARGE else await asyncio.to_thread(b"".join, chunks)
 
     async def _routed(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, receive: Receive
@@ -269,9 +279,15 @@ class App:
             self.batcher.require_room(name)  # before the body is read, which takes longer
             servable = model.function()
             length = headers.get("inference-header-content-length")
-            parsed = await aside(len(body), protocol.read_v2, body, length, servable.signature)
+            text = min(int(length), len(body)) if length and length.isdecimal() else len(body)
+            parsed = await self.aside.call(
+                name, len(body), text, protocol.read_v2, body, length, servable.signature
+            )
             results = await self.computed(servable, parsed.tensors, receive)
-            written = await aside(_size(results), protocol.write_v2, name, model.version, parsed, results)
+            wanted = parsed._replace(tensors={})
+            text = size_of([results[key] for key, binary in wanted.outputs.items() if not binary])
+            size = size_of(results.values())
+            written = await self.aside.call(name, size, text, protocol.write_v2, name, model.version, wanted, results)
             return Response(200, *written, model)
         except Refused as error:
             return _refusal(error, model)
@@ -287,14 +303,16 @@ class App:
             return _json(protocol.metadata_tf(name, model.version, functions))
         try:
             self.batcher.require_room(name)
-            request = await aside(len(body), protocol.loads, body)
-            signature_name = request.get("signature_name")
-            if signature_name is not None and type(signature_name) is not str:
-                raise Refused("'signature_name' must be a text")
-            servable = model.function(None if signature_name in ("", "serving_default") else signature_name)
-            tensors, rows = await aside(len(body), protocol.read_tf, request, servable.signature)
-            results = await self.computed(servable, tensors, receive)
-            return Response(200, await aside(_size(results), protocol.write_tf, results, rows), JSON, model)
+            signatures = {key: one.signature for key, one in model.functions.items()}
+            size = len(body)
+            called, tensors, rows = await self.aside.call(
+                name, size, size, protocol.read_predict, body, signatures, model.usual
+            )
+            results = await self.computed(model.function(called), tensors, receive)
+            size = size_of(results.values())
+            return Response(
+                200, await self.aside.call(name, size, size, protocol.write_tf, results, rows), JSON, model
+            )
         except Refused as error:
             return _refusal(error, model)
 
@@ -330,21 +348,13 @@ def memory_for_requests(workers: int) -> int | None:
     return None if free is None else free // 2 // workers
 
 
-_LARGE = 1 << 16
-"""The size of a request or of results, in bytes, from which they are read and written in a thread of their own."""
+def size_of(arrays: Iterable[Array]) -> int:
+    """Return how many bytes arrays have."""
+    return sum([one.nbytes for one in arrays])
 
 
-def _size(results: Mapping[str, Array]) -> int:
-    return sum([one.nbytes for one in results.values()])
-
-
-T = TypeVar("T")
-
-
-async def aside(size: int, work: Callable[..., T], *arguments: Any) -> T:
-    """Call a function of something of a size; other requests do not wait for it if that is large."""
-    return await asyncio.to_thread(work, *arguments) if size >= _LARGE else work(*arguments)
-
+_PIECE = 1 << 18
+"""The bytes of a response that are sent at a time."""
 
 _WATCH_DELAY = 0.02
 """Seconds before a request's client and time are watched; most requests are answered earlier."""
@@ -427,4 +437,4 @@ def app(artifacts: Any, *, limits: Limits | None = None, metrics: Metrics | None
         options: see `Options`.
     """
     paths = [artifacts] if isinstance(artifacts, str | Path) else artifacts
-    return App([Path(one) for one in paths], Options(**options), limits, metrics or Metrics())
+    return App([Path(one) for one in paths], Options(**options), limits, metrics or Metrics(), Aside())

@@ -59,7 +59,7 @@ class Servable:
             if str(spec.dtype) not in NAMES:
                 raise ArgumentError(f"serve: {function.name}: {name} has a dtype that no request can carry",
                                     got=str(spec.dtype))
-        self.signature = Signature(function.inputs, outputs)
+        self.signature = Signature(dict(function.inputs), outputs)
         self._function = function
         self._compiled = CompiledFunction(function.by_name, name=function.name)
         self._warm: set[Key] = set()
@@ -251,9 +251,14 @@ class Model(NamedTuple):
     functions: Mapping[str, Servable]
     stamp: Any
 
+    @property
+    def usual(self) -> str:
+        """The function of a request that names none: ``predict`` or the first one."""
+        return "predict" if "predict" in self.functions else next(iter(self.functions))
+
     def function(self, name: str | None = None) -> Servable:
-        """Return a function by name; without a name, ``predict`` or the only one."""
-        function_name = name or ("predict" if "predict" in self.functions else next(iter(self.functions)))
+        """Return a function by name; without a name, the usual one."""
+        function_name = name or self.usual
         if function_name not in self.functions:
             names = ", ".join(self.functions)
             raise Refused(f"model {self.name!r} has no function {function_name[:80]!r}; its functions are {names}", 404)
@@ -372,10 +377,9 @@ def found_in(paths: Sequence[Path]) -> dict[tuple[str, str], Path]:
 def _under(path: Path) -> Iterable[tuple[str, str, Path]]:
     if (path / MANIFEST).exists():
         yield path.stem, "1", path
-    elif versions := _versions(path):
-        yield from ((path.stem, one.name, one) for one in versions)
     elif path.is_dir():
-        for folder in sorted(path.iterdir()):
+        yield from ((path.stem, one.name, one) for one in _versions(path))
+        for folder in sorted({*path.iterdir()} - {*_versions(path)}):
             if folder.name.startswith("."):
                 continue
             if (folder / MANIFEST).exists():

@@ -46,15 +46,26 @@ class Refused(HybridflowError):
         self.status = status
 
 
+class Spec(NamedTuple):
+    """A dtype, and a shape with texts for open sizes: what another process, without the graph, knows of a tensor."""
+
+    dtype: Any
+    shape: tuple[int | str, ...]
+
+
 class Signature(NamedTuple):
     """What a function takes and returns, by name."""
 
-    inputs: Mapping[str, TensorSpec]
-    outputs: Mapping[str, TensorSpec]
+    inputs: Mapping[str, TensorSpec | Spec]
+    outputs: Mapping[str, TensorSpec | Spec]
+
+    def __reduce__(self) -> Any:
+        """Return how another process makes it."""
+        return Signature, tuple([{k: Spec(v.dtype, _expected_shape(v)) for k, v in specs.items()} for specs in self])
 
 
 @lru_cache(1024)
-def _expected_shape(spec: TensorSpec) -> tuple[int | str, ...]:
+def _expected_shape(spec: TensorSpec | Spec) -> tuple[int | str, ...]:
     """Return a shape with open sizes as texts, which are compared faster."""
     return tuple([size if type(size) is int else str(size) for size in spec.shape])
 
@@ -76,7 +87,7 @@ class InferRequest(NamedTuple):
 # -- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def loads(raw: bytes) -> dict[str, Any]:
+def loads(raw: bytes | memoryview) -> dict[str, Any]:
     """Parse a JSON object."""
     try:
         parsed = _parse(raw)
@@ -87,11 +98,11 @@ def loads(raw: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", parsed)
 
 
-def _parse(raw: bytes) -> Any:
+def _parse(raw: bytes | memoryview) -> Any:
     try:
         import orjson
     except ImportError:
-        return json.loads(raw, parse_constant=_no_constant)
+        return json.loads(bytes(raw), parse_constant=_no_constant)
     return orjson.loads(raw)
 
 
@@ -188,11 +199,23 @@ The pieces become one body in a single `bytes.join`, which is the only way to co
 def _text(array: Array) -> list[bytes]:
     """Return an array as nested lists of JSON, in pieces."""
     if array.size <= PIECE or not array.ndim:
-        return [dumps(to_lists(array))]
+        return [_text_at_once(array)]
     if array[0].size > PIECE:
         return _listed(map(_text, array))
     rows = PIECE // array[0].size
-    return _listed([dumps(to_lists(array[start : start + rows]))[1:-1]] for start in range(0, len(array), rows))
+    return _listed([_text_at_once(array[start : start + rows])[1:-1]] for start in range(0, len(array), rows))
+
+
+def _text_at_once(array: Array) -> bytes:
+    try:
+        import orjson
+    except ImportError:
+        return dumps(to_lists(array))
+    if not array.ndim:
+        return dumps(to_lists(array))
+    with np.errstate(invalid="ignore"):
+        wide = array if array.dtype.kind in "biu" else array.astype(np.float64)
+    return orjson.dumps(np.ascontiguousarray(wide), option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _listed(items: Iterable[list[bytes]], ends: bytes = b"[]") -> list[bytes]:
@@ -224,12 +247,12 @@ def require_fit(tensors: Mapping[str, Array], signature: Signature) -> None:
             raise Refused(f"input {name!r} must have the shape {shape_text(spec)}, got {[*array.shape]}")
 
 
-def shape_text(spec: TensorSpec) -> str:
+def shape_text(spec: TensorSpec | Spec) -> str:
     """Return a shape with the names of its open sizes."""
     return f"[{', '.join(map(str, spec.shape))}]"
 
 
-def shape_of(spec: TensorSpec) -> list[int]:
+def shape_of(spec: TensorSpec | Spec) -> list[int]:
     """Return a shape with -1 for its open sizes."""
     return [size if type(size) is int else -1 for size in spec.shape]
 
@@ -237,7 +260,7 @@ def shape_of(spec: TensorSpec) -> list[int]:
 # -- Open Inference Protocol v2 ---------------------------------------------------------------------------------------
 
 
-def read_v2(body: bytes, header_length: str | None, signature: Signature) -> InferRequest:
+def read_v2(body: bytes | memoryview, header_length: str | None, signature: Signature) -> InferRequest:
     """Read an inference request.
 
     Args:
@@ -351,7 +374,7 @@ def write_v2(
 def metadata_v2(model: str, versions: Sequence[str], signature: Signature) -> dict[str, Any]:
     """Return the metadata of a model."""
 
-    def described(specs: Mapping[str, TensorSpec]) -> list[dict[str, Any]]:
+    def described(specs: Mapping[str, TensorSpec | Spec]) -> list[dict[str, Any]]:
         return [{"name": k, "datatype": NAMES[str(v.dtype)], "shape": shape_of(v)} for k, v in specs.items()]
 
     return {
@@ -362,6 +385,28 @@ def metadata_v2(model: str, versions: Sequence[str], signature: Signature) -> di
 
 # -- TensorFlow Serving -----------------------------------------------------------------------------------------------
 
+
+def read_predict(
+    body: bytes | memoryview, signatures: Mapping[str, Signature], usual: str
+) -> tuple[str, dict[str, Array], bool]:
+    """Read the body of a ``:predict`` request.
+
+    Args:
+        body: the body.
+        signatures: those of the model's functions, by name.
+        usual: the function of a request that names none.
+
+    Returns:
+        The function's name, its inputs by name (none if there is no such function), and whether the response is in the
+        row format.
+    """
+    request = loads(body)
+    name = request.get("signature_name")
+    if name is not None and type(name) is not str:
+        raise Refused("'signature_name' must be a text")
+    name = usual if name in (None, "", "serving_default") else name
+    tensors, rows = read_tf(request, signatures[name]) if name in signatures else ({}, False)
+    return name, tensors, rows
 
 def read_tf(request: Mapping[str, Any], signature: Signature) -> tuple[dict[str, Array], bool]:
     """Read a ``:predict`` request.
@@ -426,7 +471,7 @@ def _members(arrays: Mapping[str, Array]) -> list[bytes]:
 def metadata_tf(model: str, version: str, functions: Mapping[str, Signature]) -> dict[str, Any]:
     """Return the metadata of a model as TensorFlow Serving does."""
 
-    def described(specs: Mapping[str, TensorSpec]) -> dict[str, Any]:
+    def described(specs: Mapping[str, TensorSpec | Spec]) -> dict[str, Any]:
         return {
             name: {"dtype": TF_NAMES[str(spec.dtype)], "name": name,
                    "tensor_shape": {"dim": [{"size": str(size), "name": ""} for size in shape_of(spec)],

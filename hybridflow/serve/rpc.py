@@ -9,13 +9,13 @@ import asyncio
 import hmac
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from hybridflow.serve import protocol
-from hybridflow.serve.app import App, Response, aside
+from hybridflow.serve.app import App, Response, size_of
 from hybridflow.serve.messages import SERVICE, messages
 from hybridflow.serve.models import Model, Servable
 from hybridflow.serve.protocol import DTYPES, PIECE, Refused
@@ -144,10 +144,15 @@ async def _infer(app: App, request: Any) -> Any:
     model = _model(app, request.model_name, request.model_version)
     app.batcher.require_room(model.name)
     servable = model.function()
-    parsed = await aside(request.ByteSize(), _read, request, servable)
+    parsed = await app.aside.call(model.name, request.ByteSize(), 0, _read, request, servable)
     results = await app.computed(servable, parsed.tensors, _stays)
-    response = messages()["ModelInferResponse"](model_name=model.name, model_version=model.version, id=request.id)
-    for name in parsed.outputs:
+    size = size_of(results.values())
+    return await app.aside.call(model.name, size, 0, _written, request.id, model, parsed.outputs, results)
+
+
+def _written(identity: str, model: Model, outputs: Iterable[str], results: Mapping[str, Any]) -> Any:
+    response = messages()["ModelInferResponse"](model_name=model.name, model_version=model.version, id=identity)
+    for name in outputs:
         array = results[name]
         response.outputs.add(name=name, datatype=protocol.NAMES[str(array.dtype)], shape=array.shape)
         response.raw_output_contents.append(array.tobytes())

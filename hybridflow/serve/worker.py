@@ -18,13 +18,14 @@ from typing import Any, cast
 import jax
 
 from hybridflow.serve.app import App, Options
+from hybridflow.serve.aside import Aside, Copies
 from hybridflow.serve.http import guarded_protocol
 from hybridflow.serve.metrics import Metrics
 
 STUCK = 70
 """The exit status of a worker whose computation does not end."""
 
-SWITCH_SECONDS = 5e-4
+SWITCH_SECONDS = 5e-5
 """How long the thread of connections or of the device keeps the other one waiting for the interpreter."""
 
 LOWER_PRIORITY = 5
@@ -42,11 +43,12 @@ def work(settings: dict[str, Any]) -> None:
     """
     import uvicorn
 
+    copies = Copies(LOWER_PRIORITY)  # while the process has no threads
     first = threading.Thread(target=_start_xla)
     first.start()
     first.join()
     metrics = Metrics(Path(settings["metrics"]))
-    app = App([Path(one) for one in settings["paths"]], Options(**settings["options"]), None, metrics)
+    app = App([Path(one) for one in settings["paths"]], Options(**settings["options"]), None, metrics, Aside(copies))
     config = uvicorn.Config(
         cast(Any, app), loop=settings["loop"], http=guarded_protocol(app.options.body), ws="none", lifespan="on",
         access_log=False, log_level="warning", proxy_headers=False, timeout_keep_alive=30, server_header=False,

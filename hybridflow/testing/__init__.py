@@ -13,7 +13,7 @@ from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.attached import attached as _attached
 from hybridflow.core.dtypes import as_dtype, is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, CheckError
-from hybridflow.core.functions import as_traced
+from hybridflow.core.functions import as_traced, require_function
 from hybridflow.core.op import No, Op, Sample
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe
 from hybridflow.core.variable import Variable
@@ -110,6 +110,7 @@ def check_gradients(
         >>> import hybridflow as hf
         >>> hf.testing.check_gradients(lambda x: hf.sum(hf.exp(x) * x), [hf.asarray([0.5, -1.0])])
     """
+    require_function("check_gradients", fn)
     if order not in _ORDERS:
         raise ArgumentError(f"check_gradients: order={order} is not one of {', '.join(map(str, _ORDERS))}")
     paths, tree = jax.tree_util.tree_flatten_with_path(tuple(args), is_leaf=lambda x: x is None)

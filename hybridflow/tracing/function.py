@@ -24,7 +24,7 @@ from hybridflow.core.device import device_label
 from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, message
 from hybridflow.core.forked import require_xla
-from hybridflow.core.functions import as_traced
+from hybridflow.core.functions import as_traced, require_function
 from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.core.node import format_where, user_place, warn_at
 from hybridflow.core.profiling import PROFILER
@@ -109,8 +109,7 @@ class CompiledFunction(Entry, Views[P, R]):
         verify: int | None = None,
         bound: bool = False,
     ) -> None:
-        if not callable(function):
-            raise ArgumentTypeError(f"compile: a {type(function).__name__} is not callable", hint="Pass a function.")
+        require_function("compile", function)
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
             raise ArgumentTypeError(f"compile: {getattr(function, '__qualname__', function)} is an async function",
                                     hint="Compile what computes, and call that from the async function.")

@@ -14,7 +14,7 @@ from hybridflow.core.attached import attached
 from hybridflow.core.context import Context, context_of
 from hybridflow.core.errors import RetraceWarning, TraceError, first_line, message
 from hybridflow.core.held import attributes_of
-from hybridflow.core.node import user_place, warn_at, where_file_line
+from hybridflow.core.node import format_where, user_place, warn_at
 from hybridflow.core.recursion import RECURSION
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec
@@ -341,10 +341,12 @@ def require_kept(trace: Trace, name: str) -> None:
 
 def _annotate(error: Exception, builder: GraphBuilder, name: str) -> None:
     """Add a note to an error raised while tracing, with the call and the last operations traced."""
-    file_line = where_file_line(user_place(2))
+    place = format_where(user_place(2))
     tail = [node for node in builder.nodes if node.op is not CONSTANT][-3:]
-    lines = [f"while compiling {name!r}" + (f", called at {file_line[0]}:{file_line[1]}" if file_line else "")]
+    lines = [f"while compiling {name!r}" + (f", called at {place}" if place else "")]
     if tail:
         lines.append("the last operations traced:")
-        lines.extend(f"  {format_node(node)}" for node in tail)
+    for node in tail:
+        first, *inner = format_node(node).splitlines()
+        lines.append(f"  {first}" + (f" ... {inner[-1].strip()}" if inner else ""))
     error.add_note("\n".join(lines))

@@ -15,7 +15,8 @@ from hybridflow.backend.jax_shim import Tracer, x64_enabled
 from hybridflow.core import structures
 from hybridflow.core.context import context_of, current
 from hybridflow.core.dtypes import as_dtype, default_dtype, kind_of, short_name
-from hybridflow.core.errors import ArgumentTypeError, DTypeError, TraceError
+from hybridflow.core.errors import DTypeError, TraceError
+from hybridflow.core.functions import require_function
 from hybridflow.core.node import format_where
 from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import Tensor, as_tensor
@@ -69,8 +70,7 @@ def to_jax(fn: Callable[P, Any], /, *, freeze_variables: bool = False, checks: b
         >>> jax.jit(jax.grad(square))(jax.numpy.arange(3.0)).tolist()
         [0.0, 2.0, 4.0]
     """
-    if not callable(fn):
-        raise ArgumentTypeError(f"to_jax: a {type(fn).__name__} is not callable", hint="Pass a function of tensors.")
+    require_function("to_jax", fn)
     traced: CompiledFunction[..., Any] = (
         cast("CompiledFunction[..., Any]", fn) if isinstance(fn, CompiledFunction) else CompiledFunction(fn)
     )

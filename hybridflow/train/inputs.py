@@ -149,7 +149,7 @@ def metrics_of(what: str, metrics: Any) -> dict[str, Metric]:
         ArgumentError: two metrics have the same name.
         ArgumentTypeError: a value is neither a metric nor a function.
     """
-    if isinstance(metrics, Metric) or callable(metrics):
+    if isinstance(metrics, Metric | str) or callable(metrics):
         metrics = (metrics,)
     pairs = list(metrics.items()) if isinstance(metrics, Mapping) else [(None, one) for one in metrics]
     by_name: dict[str, Metric] = {}

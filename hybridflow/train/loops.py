@@ -86,7 +86,8 @@ def _forward_on(mesh: Mesh, batch: Axis, model: Any) -> Any:
 def forward_of(model: Any, compile: bool, mesh: Mesh | None = None, batch: Axis = None) -> Any:
     """Return the function from inputs to predictions; a compiled function lives as long as its model."""
     if not callable(model):
-        raise ArgumentTypeError(f"train: a {type(model).__name__} is no model, it cannot be called")
+        raise ArgumentTypeError(f"train: a {type(model).__name__} is no model, it cannot be called",
+                                hint="Give a module, or a function of the inputs.")
     if mesh is not None:
         return _forward_on(mesh, mesh.axes[0] if batch is None else batch, model)
     if not compile or isinstance(model, CompiledFunction):

@@ -325,7 +325,7 @@ class Run:
         self._display.refresh(self.step, self._present_epoch(), self._examples)
 
     def _present_epoch(self) -> int:
-        """Return the number of the epoch for the display, from 1."""
+        """Return the number of the epoch, from 1; between two epochs, that of the one which has ended."""
         return self.epoch + (self._in_epoch > 0 or self.epoch == 0)
 
     def _notice(self, name: str) -> None:
@@ -365,7 +365,7 @@ class Run:
                              hint="Return the value from the step, and log it in the loop.")
         if values:
             named = {**values, **named}
-        self._records.add(self.step, self.epoch, self._elapsed + time.perf_counter() - self._since, named)
+        self._records.add(self.step, self._present_epoch(), self._elapsed + time.perf_counter() - self._since, named)
         if not self._loops:
             self._records.flush(wait=True)
             self._records.rest()

@@ -216,9 +216,11 @@ def step_of(
         ArgumentError: `parts` is no integer from 1 on.
         ArgumentTypeError: the model or loss cannot be called, or the optimizer has no update.
     """
+    usual = {"model": "hf.nn.Sequential(...)", "loss": "hf.nn.softmax_cross_entropy or hf.nn.mse"}
     for name, one in (("model", model), ("loss", loss)):
         if not callable(one):
-            raise ArgumentTypeError(f"fit: the {name} cannot be called", got=repr(one)[:80])
+            raise ArgumentTypeError(f"fit: the {name} cannot be called", got=repr(one)[:80],
+                                    hint=f"Give a function, such as {usual[name]}.")
     if isinstance(optimizer, type) or not hasattr(optimizer, "update"):
         raise ArgumentTypeError("fit: the optimizer has no update", got=repr(optimizer)[:80],
                                 hint="Make it with the model, such as hf.optim.Adam(model).")

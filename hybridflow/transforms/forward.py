@@ -20,7 +20,7 @@ from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core import structures
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message, structure_text
-from hybridflow.core.functions import as_traced
+from hybridflow.core.functions import as_traced, require_function
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
 from hybridflow.core.variable import Variable
@@ -59,6 +59,7 @@ def jvp(fn: Callable[..., R], primals: Sequence[Any], tangents: Sequence[Any]) -
         >>> hf.jvp(lambda x: x * x, (3.0,), (2.0,))
         (Tensor(9., dtype=float32), Tensor(12., dtype=float32))
     """
+    require_function("jvp", fn)
     arguments, sources, directions = _direction("jvp", "tangents", primals, tangents)
     tape = GradientTape(watch_accessed_variables=False)
     with tape:
@@ -106,6 +107,7 @@ def hvp(fn: Callable[..., Any], primals: Sequence[T], vectors: Sequence[Any]) ->
         >>> hf.hvp(lambda x: hf.sum(x**3), (hf.asarray([1.0, 2.0]),), (hf.asarray([1.0, 0.0]),))
         (Tensor([6., 0.], dtype=float32),)
     """
+    require_function("hvp", fn)
     arguments, sources, directions = _direction("hvp", "vectors", primals, vectors)
     leaves, tree = flatten(tuple(primals))
     if len(sources) != len(leaves):
@@ -147,6 +149,7 @@ def jacobian(
         Tensor([[2., 0.],
                 [0., 4.]], dtype=float32)
     """
+    require_function("jacobian", fn)
     if mode not in _MODES:
         raise ArgumentError(f"jacobian: mode={mode!r} is not one of {list(_MODES)}")
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
@@ -195,6 +198,7 @@ def hessian(fn: Callable[P, Any], argnums: int | tuple[int, ...] = 0) -> Callabl
         Tensor([[0., 1.],
                 [1., 0.]], dtype=float32)
     """
+    require_function("hessian", fn)
     return jacobian(jacobian(fn, argnums, "reverse"), argnums, "reverse")
 
 

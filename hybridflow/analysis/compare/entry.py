@@ -243,10 +243,10 @@ def _functions(fn: Callable[..., Any] | Functions) -> Functions:
     """Return the functions to compare."""
     functions = [fn] if callable(fn) else list(fn) if isinstance(cast(Any, fn), list | tuple) else None
     if functions is None or not all(callable(cast(Any, one)) for one in functions):
-        raise ArgumentTypeError("compare: takes a function, or a list of functions", got=repr(fn),
-                                hint="hf.compare([f, g], x)")
+        raise ArgumentTypeError("compare: takes a function, or a list of functions", got=repr(fn)[:80],
+                                hint="Pass f itself, not the result f(x): hf.compare(f, x), or hf.compare([f, g], x).")
     if not functions:
-        raise ArgumentError("compare: the list of functions is empty", got=repr(fn), hint="hf.compare([f, g], x)")
+        raise ArgumentError("compare: the list of functions is empty", got="[]", hint="Write hf.compare([f, g], x).")
     return functions
 
 

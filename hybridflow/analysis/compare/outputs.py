@@ -144,10 +144,10 @@ class Shown(Report):
 
     def _grid_html(self, grid: Grid) -> str:
         title = "" if grid.title == self.title else f"<h3>{escape(grid.title)}</h3>"
-        body = _table_html(grid.head, grid.rows[:SHOWN] if grid.long else grid.rows)
+        body = table_html(grid.head, grid.rows[:SHOWN] if grid.long else grid.rows)
         rest = grid.rows[SHOWN:] if grid.long else ()
         if rest:
-            body += f"<details><summary>{len(rest)} more</summary>{_table_html(grid.head, rest)}</details>"
+            body += f"<details><summary>{len(rest)} more</summary>{table_html(grid.head, rest)}</details>"
         return title + body
 
     # -- files ------------------------------------------------------------------------------------------------
@@ -186,11 +186,6 @@ class Shown(Report):
             path: the file, replaced at once when it is complete.
         """
         write_text(path, json.dumps(_finite(self.to_dict()), indent=2, allow_nan=False) + "\n")
-
-
-def _table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table that scrolls where it does not fit."""
-    return f'<div class="wide">{table_html(head, rows)}</div>'
 
 
 def _finite(value: Any) -> Any:

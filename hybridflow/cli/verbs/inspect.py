@@ -49,7 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> bool:
     """Print a function's graphs, the cost and memory of a call, and why it was traced; or only one of its texts."""
-    if Path(arguments.target).is_dir():
+    path = Path(arguments.target)
+    if path.is_dir() or (path.suffix != ".py" and path.exists()):
         return _run_artifact(arguments, console)
     if arguments.digest is not None or arguments.self_test:
         option = "--digest" if arguments.digest is not None else "--self-test"

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hybridflow.cli.arguments import positive
+from hybridflow.cli.artifacts import require_artifacts
 from hybridflow.core.errors import ArgumentError, FileMissingError
 from hybridflow.core.units import BYTE_UNITS, parse_bytes
 from hybridflow.serve.app import Options
@@ -88,8 +89,7 @@ def _hosts(host: str, allowed: Sequence[str] | None) -> Sequence[str] | None:
 def run(arguments: argparse.Namespace, console: Console) -> bool:
     """Serve until a signal comes."""
     for path in arguments.paths:
-        if not path.is_dir():
-            raise FileMissingError(f"serve: there is no directory {str(path)!r}")
+        require_artifacts("serve", path)
     token = None
     if arguments.token_file is not None:
         if not arguments.token_file.is_file():

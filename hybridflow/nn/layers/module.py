@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast
 from hybridflow.core.attached import attached
 from hybridflow.core.errors import ArgumentTypeError
 from hybridflow.core.functions import Whole
-from hybridflow.core.keywords import take_foreign_keywords
+from hybridflow.core.keywords import take_foreign_keywords, with_foreign_keywords
 from hybridflow.core.module_calls import ACTIVE
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.variable import Variable
@@ -113,10 +113,12 @@ class Module(Whole):
 
     # -- what is in it --------------------------------------------------------------------------------------------
 
+    @with_foreign_keywords
     def parameters(self) -> list[Variable]:
         """Return the parameters, frozen ones too, each once."""
         return state.parameters(self)
 
+    @with_foreign_keywords
     def named_parameters(self) -> dict[str, Variable]:
         """Return the parameters, frozen ones too, each once, by their paths.
 
@@ -255,10 +257,12 @@ class Module(Whole):
 
     # -- values ---------------------------------------------------------------------------------------------------
 
+    @with_foreign_keywords
     def state_dict(self) -> dict[str, Any]:
         """Return a snapshot of the parameters and buffers: NumPy arrays by path."""
         return state.state_dict(self)
 
+    @with_foreign_keywords
     def load_state_dict(self, values: Any, strict: bool = True, *, mapping: Any = None) -> None:
         """Assign parameters and buffers. If something does not fit, nothing is assigned.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -63,12 +65,51 @@ class SVDResult(NamedTuple):
     Vh: Tensor
 
 
+@jax.custom_jvp
+def _thin(x: Any) -> Any:
+    """Return the decomposition without the vectors that complete a side."""
+    return tuple(lax.linalg.svd(x, full_matrices=False, compute_uv=True))
+
+
+def _derivative(primals: Any, tangents: Any) -> Any:
+    """Return the result and its derivative.
+
+    The vectors of singular values that differ by no more than rounding do not turn together within the space that they
+    span: there, any rotation of both sides are singular vectors too. How a side turns against the other is determined.
+    """
+    u, s, vh = _thin(*primals)
+    v, change = jnp.conj(vh).mT, tangents[0]
+    product = functools.partial(jnp.matmul, precision="highest")
+    inner = product(product(jnp.conj(u).mT, change), v)
+    both, against = inner + jnp.conj(inner).mT, inner - jnp.conj(inner).mT
+    gap, total = s[..., None, :] - s[..., :, None], s[..., None, :] + s[..., :, None]
+    rounding = max(primals[0].shape[-2:]) * np.finfo(s.dtype).eps * jnp.max(s, -1, initial=0)[..., None]
+    together, apart = [
+        part / jnp.where(small, 1, 2 * size) * ~small
+        for part, size in ((both, gap), (against, total))
+        for small in [jnp.abs(size) <= rounding[..., None]]
+    ]
+    kept = s > rounding
+    inverse = kept / jnp.where(kept, s, 1)
+    du, dv = product(u, together + apart), product(v, together - apart)
+    if u.shape[-2] > s.shape[-1]:
+        outside = product(change, v)
+        du += (outside - product(u, product(jnp.conj(u).mT, outside))) * inverse[..., None, :]
+    if v.shape[-2] > s.shape[-1]:
+        outside = product(jnp.conj(change).mT, u)
+        dv += (outside - product(v, product(vh, outside))) * inverse[..., None, :]
+    return (u, s, vh), (du, jnp.diagonal(inner, axis1=-2, axis2=-1).real, jnp.conj(dv).mT)
+
+
+_thin.defjvp(_derivative)
+
+
 def _svd_lower(x: Any, *, full_matrices: bool) -> Any:
     if not x.size:
         return _svd_of_nothing(jnp, x, full_matrices)
     x, finite = finite_matrices(jnp, x)
-    u, s, vh = lax.linalg.svd(x, full_matrices=full_matrices, compute_uv=True)
-    return _svd_of_finite(jnp, finite, u, s, vh)
+    made = lax.linalg.svd(x, full_matrices=True, compute_uv=True) if full_matrices else _thin(x)
+    return _svd_of_finite(jnp, finite, *made)
 
 
 def _svd_kernel(x: Any, *, full_matrices: bool) -> Any:
@@ -161,9 +202,14 @@ def svd(x: TensorLike, /, full_matrices: bool = True) -> SVDResult:
     """Compute singular value decompositions.
 
     Each left singular vector is turned so that its inner product with ``(cos 0, cos 1, cos 2, ...)`` is real and
-    positive, and the right one with it. The vectors of repeated singular values are not unique. The gradient is NaN
-    there and for a singular value of 0; `svdvals` has a gradient in both cases. The vectors that `full_matrices` adds
-    have no gradient.
+    positive, and the right one with it. The vectors that `full_matrices` adds have no gradient.
+
+    The vectors of repeated singular values are not unique. Their derivative is that of the spaces which they span:
+    within them, where any rotation of both sides are singular vectors too, they do not turn together. So gradients are
+    finite, and right for what depends on no such rotation to first order, such as the polar factor ``U Vh`` or a
+    projection. The gradient of ``U f(S) Vh`` lacks ``f'`` between two vectors of one singular value. Values are
+    equal here if they differ by no more than ``max(m, n)`` roundings of the largest. The vectors of those that are 0 do
+    not turn against what no vector spans.
 
     Args:
         x: ``(..., m, n)``, real or complex floats.
@@ -245,7 +291,7 @@ def svdvals(x: TensorLike, /) -> Tensor:
     """Compute singular values.
 
     The gradients of repeated singular values depend on the choice of vectors; only their sum is unique. At 0 the
-    gradient is a subgradient. Second-order gradients need distinct singular values other than 0.
+    gradient is a subgradient. Second-order gradients take repeated ones and 0 as `svd` does.
 
     Args:
         x: ``(..., m, n)``, real or complex floats.

@@ -16,6 +16,7 @@ from hybridflow.core.dtypes import bool_, kind_of
 from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, op
+from hybridflow.core.tensor import TensorMethods
 from hybridflow.ops.choice import where
 from hybridflow.ops.common import (
     Tensor,
@@ -430,7 +431,7 @@ def scaled_dot_product_attention(
     mask: TensorLike | None = None,
     *,
     is_causal: bool = False,
-    scale: float | None = None,
+    scale: TensorLike | None = None,
     dropout: float = 0.0,
     **other: Unpack[Other],
 ) -> Tensor:
@@ -443,7 +444,7 @@ def scaled_dot_product_attention(
         mask: a tensor that broadcasts to ``(..., heads, n, m)``: bool, True where a query may look at a key, or
             floating-point and added to the scores.
         is_causal: whether a query may look only at keys up to its own position.
-        scale: the factor of the scores; ``1 / sqrt(dim)`` if not given.
+        scale: the factor of the scores, a tensor if gradients are to go to it; ``1 / sqrt(dim)`` if not given.
         dropout: the probability that a weight is dropped, as in `hf.nn.dropout`. Attention is then several operations,
             and the weights, whose size is quadratic in the length, are kept for the gradient.
 
@@ -483,6 +484,8 @@ def scaled_dot_product_attention(
         inputs = (*inputs, given if given.dtype == bool_ else cast_to(given, q.dtype))
     if scale is None:
         scale = 1 / math.sqrt(int(q.shape[-1])) if q.shape[-1] != 0 else 1.0
+    if isinstance(scale, TensorMethods):
+        inputs, scale = (inputs[0] * cast_to(as_tensor(scale), q.dtype), *inputs[1:]), 1.0
     attrs = {"is_causal": is_causal, "scale": float(scale), "has_mask": mask is not None}
     if dropout:
         return _with_dropout(inputs, is_causal, float(scale), dropout)

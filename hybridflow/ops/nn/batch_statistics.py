@@ -15,6 +15,7 @@ from hybridflow.ops.common import (
     TensorLike,
     TensorSpec,
     call_text,
+    fixed_number,
     make_spec,
     normals,
     promote_float,
@@ -266,7 +267,10 @@ def normalize_batch(
         The result of `batch_norm`, the means, and the (biased) variances.
     """
     tensors = promote_float(*[value for value in (x, scale, shift) if value is not None])
-    attrs = {"epsilon": float(epsilon), "has_scale": scale is not None, "has_shift": shift is not None}
+    attrs = {
+        "epsilon": fixed_number("batch_norm", "epsilon", epsilon), "has_scale": scale is not None,
+        "has_shift": shift is not None,
+    }
     return bind(normalize_batch.op, tensors, attrs)
 
 

@@ -18,6 +18,7 @@ from hybridflow.ops.common import (
     TensorLike,
     TensorSpec,
     call_text,
+    fixed_number,
     make_spec,
     normals,
     positives,
@@ -226,7 +227,7 @@ def batch_norm(
     channels_last = truth("batch_norm", "channels_last", channels_last)
     tensors = promote_float(*[value for value in (x, mean, variance, scale, shift) if value is not None])
     attrs = {
-        "epsilon": float(epsilon),
+        "epsilon": fixed_number("batch_norm", "epsilon", epsilon),
         "channels_last": channels_last,
         "has_scale": scale is not None,
         "has_shift": shift is not None,
@@ -491,6 +492,7 @@ def group_norm(
         return respelled(group_norm, locals())
     tensors = promote_float(*[value for value in (x, scale, shift) if value is not None])
     attrs = {
-        "groups": int(groups), "epsilon": float(epsilon), "has_scale": scale is not None, "has_shift": shift is not None
+        "groups": int(groups), "epsilon": fixed_number("group_norm", "epsilon", epsilon),
+        "has_scale": scale is not None, "has_shift": shift is not None,
     }
     return bind(group_norm.op, tensors, attrs)

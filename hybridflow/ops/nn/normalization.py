@@ -17,6 +17,7 @@ from hybridflow.ops.common import (
     TensorLike,
     TensorSpec,
     call_text,
+    fixed_number,
     make_spec,
     normalize_axes,
     normals,
@@ -305,7 +306,7 @@ def layer_norm(
         tensors,
         {
             "axis": normalize_axes("layer_norm", axis, tensors[0].ndim),
-            "epsilon": float(epsilon),
+            "epsilon": fixed_number("layer_norm", "epsilon", epsilon),
             "has_scale": scale is not None,
             "has_shift": shift is not None,
         },
@@ -407,7 +408,7 @@ def rms_norm(
         return respelled(rms_norm, locals())
     tensors = promote_float(*[value for value in (x, scale) if value is not None])
     axes = normalize_axes("rms_norm", axis, tensors[0].ndim)
-    return bind(rms_norm.op, tensors, {"axis": axes, "epsilon": float(epsilon)})
+    return bind(rms_norm.op, tensors, {"axis": axes, "epsilon": fixed_number("rms_norm", "epsilon", epsilon)})
 
 
 # -- l2_normalize -------------------------------------------------------------------------------------------------
@@ -494,7 +495,7 @@ def l2_normalize(x: TensorLike, axis: Any = -1, *, epsilon: float = 1e-12, **oth
         return respelled(l2_normalize, locals())
     tensors = promote_float(x)
     axes = normalize_axes("l2_normalize", axis, tensors[0].ndim)
-    return bind(l2_normalize.op, tensors, {"axis": axes, "epsilon": float(epsilon)})
+    return bind(l2_normalize.op, tensors, {"axis": axes, "epsilon": fixed_number("l2_normalize", "epsilon", epsilon)})
 
 
 __all__ = ["l2_normalize", "layer_norm", "rms_norm"]

@@ -74,7 +74,7 @@ function showRun(run, now) {
   track.hidden = !run.steps;
   if (run.steps) track.firstChild.style.width = Math.min(100, 100 * run.step / run.steps) + "%";
   const parts = ["step " + run.step + (run.steps ? " of " + run.steps : "")];
-  if (run.epoch !== null) parts.push("epoch " + (run.epoch + 1));
+  if (run.epoch !== null) parts.push("epoch " + run.epoch);
   if (run.seconds !== null) parts.push(time(run.seconds) + " in all");
   if (busy && run.steps && run.seconds && run.step) parts.push("about " + time(run.seconds / run.step * (run.steps - run.step)) + " left");
   if (run.process && run.process.memory) parts.push(size(run.process.memory));
