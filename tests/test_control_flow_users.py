@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from modes import program
 
 import hybridflow as hf
 from hybridflow.core.errors import DepthError, MutationError, TraceError
@@ -429,3 +430,14 @@ def test_naming_the_default_device_changes_nothing():
             f(x)
     assert f.trace_count == 1
     assert f.cache_info().executables == 1
+
+
+@pytest.mark.parametrize("made", [
+    "with hf.GradientTape() as held:\n{indent}    y = v * v", "held = lambda a: a * v; y = v * v",
+])
+@pytest.mark.parametrize("inner", ["def inner(v):", "def inner(v, held=None):", "async def inner(v):"])
+def test_names_of_nested_functions_are_their_own(made, inner, tmp_path):
+    text = ["def f(xs):", "    last = xs[0]", "    for v in xs:", "        " + made.format(indent=" " * 8)]
+    text += [f"        {inner}", "            " + made.format(indent=" " * 12), "            return held, y"]
+    space = program("\n".join([*text, "        last = last + y", "    return last"]), tmp_path / "f.py", hf=hf)
+    assert hf.compile(space["f"])(hf.asarray([1.0, 2.0])).item() == 6.0

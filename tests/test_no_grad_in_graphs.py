@@ -482,6 +482,25 @@ def test_what_a_block_leaves_as_it_was_keeps_its_gradient(block, kept, tmp_path)
             )
 
 
+ROWS = {
+    "the last": "for r in x: v = r",
+    "one of them": "for r in x:\n            if hf.sum(r) > 0.3: v = r",
+    "until one": "for v in x:\n            if hf.sum(v) > 0.3: break",
+    "numbered": "for i, r in enumerate(x): v = r",
+    "in pairs": "for r, q in zip(x, x): v = q",
+    "backwards": "for r in reversed(x): v = r",
+    "in a loop": "for q in x:\n            for r in x: v = r",
+}
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_rows_that_a_block_takes_are_constants_outside_of_it(rows, tmp_path):
+    text = f"def f(x):\n    v = x[0] * 0\n    with hf.no_grad():\n        {ROWS[rows]}\n    return hf.sum(v * x)\n"
+    space = program(text, tmp_path / "f.py", hf=hf)
+    x = hf.asarray([[0.3, -0.2, 0.5], [0.1, 0.2, 0.4]])
+    same(outside(hf.compile(space["f"]), x), outside(space["f"], x))
+
+
 SOURCES = {
     "watched": ("tape.watch(h)", "y = g(h)", "h"),
     "watched in the block": ("with hf.no_grad(): tape.watch(h)", "y = g(h)", "h"),
@@ -513,6 +532,94 @@ def test_gradients_by_what_a_block_computed(made, source, tmp_path):
     text = "\n    ".join(["def f(x):", made, *lines])
     space = program(text, tmp_path / "f.py", hf=hf, g=lambda h: hf.sum(h * h * h))
     same(space["f"](hf.asarray(X)), hf.compile(space["f"])(hf.asarray(X)), rtol=1e-5)
+
+
+# -- what a block asks for itself: gradients that are taken in it, and whether recording is on ------------------------
+
+INSIDE = [one for one in CONSTRUCTS if one != "recompute"]  # which is set before a call
+TAKEN = [one for one in itertools.product(INSIDE, WAYS) if one[1] != ".backward()"]  # which needs hf.enable_grad
+FIRST_TAKEN = [*random.Random(46).sample(TAKEN, 10), ("cond", "hf.grad"), ("while", "a tape"), ("if", "two tapes")]
+
+
+def in_a_block(f):
+    def run(x):
+        with hf.no_grad():
+            return f(x)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("construct", "way"),
+    [*FIRST_TAKEN, *[pytest.param(*one, marks=pytest.mark.rest) for one in TAKEN if one not in FIRST_TAKEN]],
+)
+def test_a_block_takes_gradients(construct, way):
+    """They are those of its function, and constants to whoever differentiates the whole."""
+    w, x = hf.Variable(0.8), hf.asarray(X)
+    options = {"mesh": MESH} if construct == "shard_map" else {}
+
+    def taken(construct):
+        return in_a_block(lambda x: WAYS[way](CONSTRUCTS[construct](lambda x: hf.sin(x * w) * x), x, w))
+
+    def whole(f):
+        return lambda x: hf.sum(hf.sin(x)) * sum([hf.sum(one) for one in hf.tree.leaves(f(x))])
+
+    same(hf.compile(taken(construct), **options)(x), taken("plain")(x), rtol=2e-4, atol=2e-5)
+    expected = outside(whole(taken("plain")), x)
+    same(outside(hf.compile(whole(taken(construct)), **options), x), expected, rtol=2e-4, atol=2e-5)
+
+
+def test_what_a_branch_hands_on_in_a_tape_in_a_block_is_used_in_it():
+    def picked(x, outside):
+        with hf.no_grad(), hf.GradientTape() as tape:
+            tape.watch(x)
+            v = x * 2
+            if hf.sum(x) > 0.5:
+                v = v * x
+            y, constant = hf.sum(v), v.detach()
+        return tape.gradient(y, x) + (v if outside else constant)
+
+    same(hf.compile(picked)(hf.asarray(X), False), picked(hf.asarray(X), False))
+    with pytest.raises(TraceError, match=r"leaves as it was, in a tape's block in hf\.no_grad"):
+        hf.compile(picked)(hf.asarray(X), True)
+
+
+def in_a_tape(f):
+    def run(x):
+        with hf.GradientTape():
+            return f(x)
+
+    return run
+
+
+def recording_again(f):
+    return in_a_block(lambda x: hf.enable_grad()(f)(x))
+
+
+AROUND = {
+    "": lambda f: f, "no_grad": in_a_block, "tape": in_a_tape, "no_grad in a tape": lambda f: in_a_tape(in_a_block(f)),
+    "a tape in no_grad": lambda f: in_a_block(in_a_tape(f)), "enable_grad in no_grad": recording_again,
+}
+
+
+@pytest.mark.parametrize("construct", [one for one in INSIDE if one != "shard_map"])
+def test_whether_recording_is_on_in_a_construct(construct):
+    made = CONSTRUCTS[construct](lambda x: x * (2.0 if hf.is_grad_enabled() else 3.0))
+    for inner in AROUND.values():
+        asked = inner(made)
+        compiled = hf.compile(asked)
+        for outer in ("", "no_grad", "", "tape", "a tape in no_grad", "no_grad in a tape"):
+            same(AROUND[outer](compiled)(hf.asarray(X)), AROUND[outer](asked)(hf.asarray(X)))
+
+
+def test_a_leaf_reaches_what_asks_whether_recording_is_on():
+    def doubled(x):
+        return x * (2.0 if hf.is_grad_enabled() else 3.0)
+
+    compiled, x = hf.compile(doubled), hf.tensor(X, requires_grad=True)
+    hf.sum(compiled(x)).backward()
+    same(x.grad, hf.full((3,), 2.0))
+    same(in_a_block(compiled)(x), in_a_block(doubled)(x))
 
 
 @pytest.mark.parametrize("gradient", [False, True])
@@ -551,41 +658,3 @@ def test_recording_again_inside_of_a_tape_in_a_block():
     same(hf.compile(picked)(hf.asarray(X)), picked(hf.asarray(X)))
     with pytest.raises(TraceError, match=r"inside of a tape that was entered in hf\.no_grad"):
         hf.compile(cubed)(hf.asarray(X), True)
-
-
-def slope_by_a_tape(f, x):
-    with hf.GradientTape() as tape:
-        tape.watch(x)
-        y = hf.sum(f(x))
-    return tape.gradient(y, x)
-
-
-TAKEN = {
-    "a tape": slope_by_a_tape,
-    "grad": lambda f, x: hf.grad(lambda x: hf.sum(f(x)))(x),
-    "vjp": lambda f, x: hf.vjp(f, x)[1](hf.asarray(DIRECTION))[0],
-    "jvp": lambda f, x: hf.jvp(f, (x,), (hf.asarray(DIRECTION),))[1],
-    "jacobian": lambda f, x: hf.sum(hf.jacobian(f)(x), axis=0),
-    "twice": lambda f, x: hf.grad(lambda v: hf.sum(hf.grad(lambda u: hf.sum(f(u)))(v) * hf.sin(v)))(x),
-}
-
-
-@pytest.mark.parametrize("taken", TAKEN)
-@pytest.mark.parametrize("construct", [
-    one if one in ("cond", "scan") else pytest.param(one, marks=pytest.mark.rest)
-    for one in CONSTRUCTS if one != "shard_map"
-])
-def test_gradients_that_a_block_takes_through_a_construct(construct, taken):
-    """They are those of its function, and constants to whoever differentiates the whole."""
-
-    def loss(x, inner):
-        with hf.no_grad():
-            slope = TAKEN[taken](inner, x)
-        return hf.sum(hf.sin(x) * slope)
-
-    body = lambda v: hf.sin(v) * v  # noqa: E731
-    made, x = CONSTRUCTS[construct](body), hf.asarray(X)
-    f = lambda x: loss(x, made)  # noqa: E731
-    expected = loss(x, body), outside(lambda x: loss(x, body), x)
-    for found in ((hf.compile(f)(x), outside(hf.compile(f), x)), hf.compile(lambda x: (f(x), outside(f, x)))(x)):
-        same(found, expected, rtol=1e-5)

@@ -630,3 +630,25 @@ def test_a_tape_around_does_not_know_what_a_slice_makes(mode: Any):
 
     with pytest.raises(TapeError, match="records outside of '<lambda>', and is asked about what it made"):
         mode(run)(tensor(0.3, -0.7, 1.1))
+
+
+CURVES = [
+    lambda t: hf.where(hf.sum(t) > 0.1, t * t, t),
+    lambda t: hf.sin(t) * hf.exp(t),
+    lambda t: t * 0.0,
+    lambda t: hf.maximum(t, hf.sum(t)) * t,
+]
+
+
+def test_one_line_differentiates_branches_of_any_kind():
+    """The numbers that gradient rules make there are the rules' own, not numbers of the user's that change."""
+
+    def curved(f, x):
+        return hf.vmap(hf.grad(lambda a: hf.sum(hf.sin(hf.grad(lambda b: hf.sum(f(b)))(a)))))(x)
+
+    x = hf.asarray([[0.3, -0.2, 0.5], [0.1, -0.2, -0.3]])
+    for one in CURVES:
+        for other in CURVES:
+            found = curved(lambda v, a=one, b=other: hf.cond(hf.sum(v) > 0, a, b, v), x)
+            for row, slopes, f in zip(x, found, (one, other), strict=True):
+                np.testing.assert_allclose(slopes, curved(f, row[None])[0], rtol=1e-5, atol=1e-6)

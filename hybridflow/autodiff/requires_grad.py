@@ -74,7 +74,7 @@ def known_edge(value: Tensor | Variable) -> Edge | None:
         return value._edge
     tracer = current().tracer
     if isinstance(tracer, GraphBuilder):
-        tracer.asks_leaves = True
+        tracer.asked(leaves=True)
         return tracer.edge_of(value)
     return recorded_edge(value._edge)
 
@@ -427,5 +427,5 @@ def is_grad_enabled() -> bool:
     tracer = context.tracer
     if not isinstance(tracer, GraphBuilder):
         return context.grad or bool(context.tapes)
-    tracer.asks_leaves = True
+    tracer.asked(leaves=False)
     return context.grad or bool(context.tapes) or (tracer.tapes_around and not tracer.silence)

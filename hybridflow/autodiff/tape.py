@@ -181,7 +181,8 @@ class GradientTape(Jacobians):
             if isinstance(leaf, Variable):
                 self._variables.setdefault(leaf._leaf, (leaf, {}))
             else:
-                self._watched.setdefault(_tracked_edge(leaf), next_sequence())
+                for edge in _tracked_edges(leaf):
+                    self._watched.setdefault(edge, next_sequence())
 
     def has_recorded(self, node: Node) -> bool:
         """Whether a node was made while the tape recorded."""
@@ -458,7 +459,11 @@ class GradientTape(Jacobians):
             entry = self._variables.get(leaf._leaf)
             return () if entry is None else tuple(entry[1])
         edge = self._known_edge(leaf)
-        return () if edge is None else (edge,)
+        if edge is None:
+            return ()
+        home = self._home()
+        stopped = None if home is None else home.stopped.get(edge)
+        return (edge,) if stopped is None else (edge, stopped)
 
     def graph(self, targets: Any) -> Graph:
         """Return a recorded computation as a graph to print, verify or cost.
@@ -584,14 +589,15 @@ def _scope() -> Any:
     return tracer.scope if isinstance(tracer, GraphBuilder) else None
 
 
-def _tracked_edge(tensor: Tensor) -> Edge:
-    """Return a tensor's edge, which is part of the recording or trace from now on."""
+def _tracked_edges(tensor: Tensor) -> tuple[Edge, ...]:
+    """Return a tensor's edges, which are part of the recording or trace from now on."""
     tracer = current().tracer
-    if isinstance(tracer, GraphBuilder):
-        edge = tracer.source(tensor)
-        renew(edge[0])
-        return edge
-    return watch_tensor(tensor)
+    if not isinstance(tracer, GraphBuilder):
+        return (watch_tensor(tensor),)
+    edges = tracer.watched(tensor)
+    for node, _ in edges:
+        renew(node)
+    return edges
 
 
 def _require_tensor(leaf: Any, what: str) -> None:

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from hybridflow.convert.scopes import scopes_of
+
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -77,8 +79,10 @@ class Uses:
         return read, bound
 
     def _capture(self, function: Any) -> None:
+        scope = scopes_of(function, ())[function]
+        own = scope.bound - scope.declared_nonlocal - scope.declared_global
         for node in ast.walk(function):
-            if isinstance(node, ast.Name):
+            if isinstance(node, ast.Name) and node.id not in own:
                 self.captured.add(node.id)
             elif isinstance(node, ast.Nonlocal):
                 self.captured.update(node.names)

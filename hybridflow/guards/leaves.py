@@ -19,7 +19,7 @@ class TracedLeaves(NamedTuple):
     """How a trace relates to `.backward()`.
 
     Attributes:
-        asked: whether the function read the gradient mode, or which values require a gradient.
+        asked: whether the function read which values require a gradient.
         grad_mode: the gradient mode of the trace; None if the trace is right in either mode.
         unfollowed: the outputs that `.backward()` cannot follow, each with an operation that stands for its own. A
             `.backward()` inside the function already went through what they were computed from.
@@ -54,7 +54,7 @@ class TracedLeaves(NamedTuple):
             else:
                 recorded = True
         reads_leaves = any(state.variable.active_notes is not None for state in builder.variables.values())
-        depends = builder.asks_leaves or (not grad and reads_leaves)
+        depends = builder.asks_mode or (not grad and reads_leaves)
         return cls(builder.asks_leaves, grad if depends else None, tuple(unfollowed), tuple(trained), recorded)
 
 

@@ -167,11 +167,15 @@ class GraphBuilder:
         self.created: list[tuple[str, Where | None]] = []
         self.argument_values: list[Any] = []
         self.freed: set[Node] = set()
-        self.asks_leaves = False
-        self.tapes_around: bool = self.outer is not None and self.outer.tapes_around  # whether tapes record the call
+        self.asks_mode = False  # whether the gradient mode was read, here or in what is traced within
+        self.asks_leaves = False  # whether it was read which values require a gradient
+        self.tapes_around = bool(self.context.tapes) or (  # whether tapes record what is around
+            self.outer is not None and self.outer.tapes_around and not self.outer.silence
+        )
         self.silence = 0  # the number of `hf.no_grad` blocks of this trace that are open
         self.silent: dict[Node, int] = {}  # the nodes made in such blocks, with that number
         self.stopped: dict[Edge, Edge] = {}  # from a value of a silent node to what is used of it outside
+        self.handed_on: set[Edge] = set()  # values of silent nodes that may be others' values, as they were
         self.observations: Any = None if self.outer is None else self.outer.observations
         self.place: Where | None = None
         self.changing: ChangingNumbers | None = None if self.outer is None else self.outer.changing
@@ -496,6 +500,14 @@ class GraphBuilder:
 
     # -- the gradient mode ------------------------------------------------------------------------------------
 
+    def asked(self, *, leaves: bool) -> None:
+        """Note that the gradient mode is read and, with `leaves`, which values require a gradient."""
+        tracer: GraphBuilder | None = self
+        while tracer is not None:
+            tracer.asks_mode = True
+            tracer.asks_leaves = tracer.asks_leaves or leaves
+            tracer = tracer.outer
+
     def switched(self, on: bool) -> Callable[[], None]:
         """Begin a block that turns recording on or off, and return a function that ends it.
 
@@ -510,10 +522,6 @@ class GraphBuilder:
 
         return end
 
-    def silences_parts(self) -> bool:
-        """Whether the operations in a branch or body are constants: not for a tape that was entered in the block."""
-        return self.silence > 0 and not current().tapes
-
     def used(self, edge: Edge) -> Edge:
         """Return the edge of a value as it is used here: without its gradient if a block ended in which it was made."""
         if self.silent.get(edge[0], 0) <= self.silence or not is_differentiable(edge[0].spec(edge[1]).dtype):
@@ -525,6 +533,12 @@ class GraphBuilder:
                 got=f"{edge[0].spec(edge[1])} at {format_where(edge[0].where)}",
                 hint="Enter the tape inside of hf.enable_grad, or leave hf.enable_grad out: the tape records."
             )
+        if edge in self.handed_on:
+            raise TraceError(
+                f"{self.name}: what a branch or loop leaves as it was, in a tape's block in hf.no_grad, is "
+                "used after it", got=f"{edge[0].spec(edge[1])} at {format_where(edge[0].where)}",
+                hint="Take y = y.detach() inside of the block."
+            )
         return self._stopped(edge)
 
     def source(self, tensor: Tensor) -> Edge:
@@ -533,9 +547,18 @@ class GraphBuilder:
         What a `hf.no_grad` block computed is one like any other, as in eager code.
         """
         edge = self.edge_of(tensor)
-        if edge[0] in self.silent and not any([tape.has_recorded(edge[0]) for tape in current().tapes]):
+        if edge[0] in self.silent:
             tensor._edge = edge = self._stopped(edge)
         return edge
+
+    def watched(self, tensor: Tensor) -> tuple[Edge, ...]:
+        """Return the edges that stand for a tensor which a tape watches from here on.
+
+        What a `hf.no_grad` block computed has one inside of the block, where the tapes that are open in it follow how
+        it was computed, and one outside.
+        """
+        edge = self.edge_of(tensor)
+        return (edge, self._stopped(edge)) if edge[0] in self.silent else (edge,)
 
     def _stopped(self, edge: Edge) -> Edge:
         """Return the edge of a value without its gradient."""
@@ -645,10 +668,13 @@ def trace_with_variables(
     Args:
         function, specs, name, names: as for `trace_body`.
         writes: whether it may assign Variables.
-        part: whether a `hf.no_grad` block around counts for each of its operations, as in a branch or a loop's body.
+        part: whether the function is a part of the one that is traced, as a branch or a loop's body is: its numbers may
+            be inputs, and a `hf.no_grad` block around counts for each of its operations. It does not where a tape
+            records that was entered in the block.
     """
     builder = GraphBuilder(name, writes)
-    builder.silence = int(part and builder.outer is not None and builder.outer.silences_parts())
+    builder.silence = int(part and not current().tapes and builder.outer is not None and builder.outer.silence > 0)
+    builder.changing = builder.changing if part else None
     arguments = [
         builder.argument(spec, names[i] if i < len(names) else f"x{i}") for i, spec in enumerate(specs)
     ]

@@ -26,7 +26,7 @@ from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import REREAD, Check, GraphBuilder, Traced, trace_with_variables
-from hybridflow.ir.graph import Graph, input_node, reading_from
+from hybridflow.ir.graph import Graph, input_node, nested_graphs, reading_from
 from hybridflow.ir.invariants import hoist
 from hybridflow.ir.variables import VariableState
 from hybridflow.nested.tensor_array import begun_with, shapes_to_begin_with
@@ -114,11 +114,26 @@ def bind_parts(op: Op, inputs: Sequence[Tensor], attrs: dict[str, Any], *graphs:
     """Bind an op whose graphs are parts of the function that is traced, such as branches.
 
     In a `hf.no_grad` block, each operation in them stops the gradient of its results. The op itself does not where a
-    graph hands on a value from outside: for Python, this is the same value as before.
+    graph hands on a value from outside: for Python, this is the same value as before. A tape that was entered in the
+    block goes through the op and all of them.
     """
-    hands_on = tracer_now().silences_parts() and any([reach for graph in graphs for reach, _ in of_graph(graph)])
+    tracer = tracer_now()
+    followed = bool(current().tapes)
+    hands_on = tracer.silence and not followed and any([reach for graph in graphs for reach, _ in of_graph(graph)])
     with enable_grad() if hands_on else nullcontext():
-        return bind_all(op, inputs, attrs)
+        made = bind_all(op, inputs, attrs)
+    if tracer.silence and followed:
+        for graph in graphs:
+            own = made[len(made) - len(graph.outputs) :]  # a loop's own count of its steps comes first
+            kept = [one for one, is_kept in zip(own, _hands_on(graph), strict=True) if is_kept]
+            tracer.handed_on.update(map(tracer.edge_of, kept))
+    return made
+
+
+def _hands_on(graph: Graph) -> list[bool]:
+    """Whether each result of a graph is, or may be, one of its inputs."""
+    nodes = [node for node, _ in graph.outputs]
+    return [node in graph.inputs or any([any(_hands_on(one)) for one in nested_graphs(node)]) for node in nodes]
 
 
 def kept_without_steps(runs: Callable[[], Tensor], before: Sequence[Tensor], made: Sequence[Tensor]) -> list[Tensor]:
@@ -128,7 +143,11 @@ def kept_without_steps(runs: Callable[[], Tensor], before: Sequence[Tensor], mad
         runs: returns whether there is a step.
         before, made: the state before and after the loop.
     """
-    if not tracer_now().silences_parts() or not any([is_differentiable(one.dtype) for one in made]):
+    tracer = tracer_now()
+    if not tracer.silence or not any([is_differentiable(one.dtype) for one in made]):
+        return [*made]
+    if current().tapes:
+        tracer.handed_on.update(map(tracer.edge_of, made))
         return [*made]
     goes = runs()
     with enable_grad():

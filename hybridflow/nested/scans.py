@@ -43,6 +43,7 @@ from hybridflow.nested.bodies import (
     kept_without_steps,
     leaves_of,
     own_leaves,
+    tracer_now,
     zeros,
 )
 from hybridflow.nested.scan_sums import scan_with_sums
@@ -100,7 +101,10 @@ def scan_rows(
 
     def body(*tensors: Tensor) -> list[Tensor]:
         count = len(carry.leaves)
-        new, y = _pair(fn(carry.build(tensors[:count]), structures.unflatten(xs_tree, tensors[count:])))
+        rows, around = tensors[count:], tracer_now().outer
+        if around is not None and around.silence:
+            rows = own_leaves(rows)[0]  # in a `hf.no_grad` block, rows are computed: constants outside of it
+        new, y = _pair(fn(carry.build(tensors[:count]), structures.unflatten(xs_tree, rows)))
         after = carry.after(new)
         ys, structure["tree"] = leaves_of(y)
         structure["specs"] = [one.spec for one in ys]
