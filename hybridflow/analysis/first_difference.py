@@ -178,7 +178,3 @@ def _difference(eager: Sequence[Array], compiled: Sequence[Array], *, rounds: bo
             index = tuple([int(one) for one in np.argwhere(~np.asarray(same))[0]])
             return f"at {list(index)}: eager {a[index]!s}, compiled {b[index]!s}"
     return None
-
-
-def _short(array: Array) -> str:
-    return str(array[()]) if not array.ndim else str(array.ravel()[:3].tolist())[:60]
