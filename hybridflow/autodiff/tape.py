@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from tracemalloc import is_tracing as is_tracing_memory
@@ -11,7 +11,6 @@ from typing import Any, NoReturn, Self
 from hybridflow.autodiff.backprop import BOUND, RAW, conjugates
 from hybridflow.autodiff.gradients_on_demand import differentiable_on_demand
 from hybridflow.autodiff.jacobian import LEAF, Jacobians, Pullback, flatten, require_choice
-from hybridflow.autodiff.observed_gradients import observed_gradients
 from hybridflow.autodiff.recorded_graph import recorded_graph
 from hybridflow.autodiff.recorded_memory import Peak, RecordedMemory, live_nodes, recorded_memory
 from hybridflow.autodiff.seeds import ones, seeds_of, zeros
@@ -604,3 +603,20 @@ def _require_tensor(leaf: Any, what: str) -> None:
     if not isinstance(leaf, Tensor | Variable):
         raise ArgumentTypeError(f"gradient: the {what} is a {type(leaf).__name__}, not a tensor", got=repr(leaf)[:60],
                                 hint="Pass tensors or Variables that the tape recorded.")
+
+
+# -- gradients that observers of modules want to see beside those that are asked for ----------------------------------
+
+def observed_gradients(tape: Any, sources: Any, compute: Callable[[Any], Any]) -> Any:
+    """Return the gradients of sources, and show observers those of the results that they wait for.
+
+    Args:
+        tape: the tape that is asked.
+        sources: what it is asked for.
+        compute: returns the gradients of any sources, in their structure.
+    """
+    wanted = [one.asked(tape) for one in SETTINGS.observers]
+    gradients, of_results = compute((sources, wanted))
+    for one, own in zip(SETTINGS.observers, of_results, strict=True):
+        one.answered(own)
+    return gradients
