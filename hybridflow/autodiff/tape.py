@@ -8,19 +8,19 @@ from functools import partial
 from tracemalloc import is_tracing as is_tracing_memory
 from typing import Any, NoReturn, Self
 
-from hybridflow.autodiff.backprop import BOUND, RAW, conjugates
+from hybridflow.autodiff.backprop import BOUND, RAW, backprop, conjugates
 from hybridflow.autodiff.gradients_on_demand import differentiable_on_demand
 from hybridflow.autodiff.jacobian import LEAF, Jacobians, Pullback, flatten, require_choice
 from hybridflow.autodiff.recorded_graph import recorded_graph
 from hybridflow.autodiff.recorded_memory import Peak, RecordedMemory, live_nodes, recorded_memory
 from hybridflow.autodiff.seeds import ones, seeds_of, zeros
-from hybridflow.autodiff.tape_walk import SinceWatched, walked
 from hybridflow.autodiff.usual_gradient import quick_gradients
 from hybridflow.autodiff.vectorize import InnerBuilder
 from hybridflow.autodiff.walk import Engine, Wanted, connected, reachable
 from hybridflow.autodiff.why import Exits, Noting, independent
 from hybridflow.core import structures
 from hybridflow.core.context import current, set_tapes
+from hybridflow.core.dispatch import as_arrays
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import (
     ArgumentTypeError,
@@ -32,7 +32,7 @@ from hybridflow.core.node import Edge, Node, Position, next_sequence, renew, use
 from hybridflow.core.notes import requires
 from hybridflow.core.op import Stops
 from hybridflow.core.settings import SETTINGS
-from hybridflow.core.tensor import Tensor, describe, watch_tensor
+from hybridflow.core.tensor import Tensor, describe, make_tensor, watch_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.graph import Graph
@@ -619,4 +619,55 @@ def observed_gradients(tape: Any, sources: Any, compute: Callable[[Any], Any]) -
     gradients, of_results = compute((sources, wanted))
     for one, own in zip(SETTINGS.observers, of_results, strict=True):
         one.answered(own)
+    return gradients
+
+
+# -- the backward walk of a tape, whose sources may have been read several times, or watched only after a first use ---
+
+class SinceWatched:
+    """An engine that passes no gradient through uses of a value before it was watched."""
+
+    def __init__(self, engine: Engine, live: Mapping[Node, Wanted]) -> None:
+        self._engine = engine
+        self._live = live
+        self.add = engine.add
+        self.walk = engine.walk
+
+    def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
+        """Return the gradients of the wanted inputs that count as recorded, None for the others."""
+        recorded = self._live.get(node, ())
+        both = tuple([want and i < len(recorded) and recorded[i] for i, want in enumerate(wanted)])
+        gradients = self._engine.run(node, g, both) if any(both) else [None] * len(both)
+        return [one if want else None for one, want in zip(gradients, both, strict=True)]
+
+
+def walked(
+    starts: Sequence[tuple[Edge, Tensor]],
+    nodes: Sequence[Node],
+    wanted: Sequence[Sequence[Edge]],
+    live: Mapping[Node, Wanted] | None,
+    engine: Engine,
+    *,
+    bound: bool,
+) -> list[Tensor | None]:
+    """Walk back, and return a gradient for each source, which may have been read several times.
+
+    Args:
+        starts: targets with their cotangents.
+        nodes, wanted, live: the results of `GradientTape._paths`.
+        engine: how to compute.
+        bound: whether the engine records operations on tensors.
+    """
+    if live is not None:
+        engine = SinceWatched(engine, live)
+    seeds = list(starts) if bound else [(edge, seed._value) for edge, seed in starts]
+    result = backprop(seeds, {edge for edges in wanted for edge in edges}, nodes, engine)
+    gradients: list[Tensor | None] = []
+    for edges in wanted:
+        total: Any = None
+        for edge in edges:
+            one = result.get(edge)
+            if one is not None:
+                total = one if total is None else engine.add(total, one)
+        gradients.append(total if total is None or bound else make_tensor(as_arrays(total)))
     return gradients
