@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
-from hybridflow.analysis.profile.chart import Axis, Span, flame_svg
 from hybridflow.analysis.profile.compiled import Call, Program
 from hybridflow.analysis.profile.events import _find_ends, _in_order, covered
+from hybridflow.analysis.profile.result import Axis, Span, flame_svg
 from hybridflow.core.errors import TraceError
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.units import format_bytes
