@@ -50,7 +50,6 @@ from hybridflow.tracing.again import Undone, as_python
 from hybridflow.tracing.cache import TraceCache
 from hybridflow.tracing.calls import as_outputs, call_as_python, keeps_open_size
 from hybridflow.tracing.costing import Specs
-from hybridflow.tracing.entry import Entry, general_call
 from hybridflow.tracing.layouts import Layouts, check_inside
 from hybridflow.tracing.method import CompiledMethod, pickled
 from hybridflow.tracing.verification import RERUN, Verification
@@ -61,6 +60,40 @@ if TYPE_CHECKING:
     from hybridflow.tracing.records import Change, TraceRecord
     from hybridflow.tracing.short_call import ShortWay
     from hybridflow.tracing.trace import Trace
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# `Entry`: lets each compiled function have a ``__call__`` of its own, which Python runs without a frame in between.
+
+class Entry:
+    """An object whose calls run the current value of its own `__call__`.
+
+    Python looks for ``__call__`` only on the type. There it finds a slot, which holds the instance's function.
+    """
+
+    __slots__ = {"__call__": "Run the function, tracing it first if no trace fits the arguments."}
+
+
+def general_call(function: Any) -> Callable[..., Any]:
+    """Return the call that finds or makes a trace for its arguments, by the function's ``_call``.
+
+    It refers to the function's state, not to the function, which refers to it: a cycle would need the garbage
+    collector.
+    """
+    reference, kind, state = weakref.ref(function), type(function), function.__dict__
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            function = reference()
+            if function is None:  # only its bound `__call__` was kept
+                function = object.__new__(kind)
+                function.__dict__ = state
+            return function._call(args, kwargs)
+        except Exception as error:
+            raise trimmed(error)  # noqa: B904 (it is the same error)
+
+    return call
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
