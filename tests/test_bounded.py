@@ -25,8 +25,8 @@ from hybridflow.ir.verify import verify
 from hybridflow.nested import bounded as module
 from hybridflow.nested.bounded import bounded
 from hybridflow.tracing.choice import Choice
+from hybridflow.tracing.function import Specs
 from hybridflow.tracing.predicted import Predicted
-from hybridflow.tracing.views import Specs
 
 PROGRAMS = int(os.environ.get("HYBRIDFLOW_PROGRAMS", "60"))
 RECORDED = int(os.environ.get("HYBRIDFLOW_RECORDED", "6"))

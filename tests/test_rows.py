@@ -19,7 +19,7 @@ from hybridflow.core.op import REGISTRY, No, Sample
 from hybridflow.core.padding import Axes, NoRule
 from hybridflow.nested.bounded import bounded
 from hybridflow.nested.rows import _needed, _Rows, why_rows_mix
-from hybridflow.tracing.views import Specs
+from hybridflow.tracing.function import Specs
 
 Function = Callable[..., Any]
 COUNT, CHANGED = 5, 2
