@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 
 from hybridflow.autodiff.namespaces import PUBLIC
-from hybridflow.convert.appended import Appended
 from hybridflow.convert.branches import FirstWrite, completes, dead, where_now
 from hybridflow.convert.cells import Cells
 from hybridflow.convert.poison import UNSET, Late, Poison, spoken
@@ -19,6 +18,7 @@ from hybridflow.convert.values import (
     TakeApart,
     Value,
     are_alike,
+    holds_traced,
     is_dynamic,
     is_number,
     is_real_number,
@@ -29,9 +29,10 @@ from hybridflow.convert.values import (
     type_name,
 )
 from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
-from hybridflow.core.staged_number import BOOL, INT, LARGEST, Kinds, weak_dtype_of
+from hybridflow.core.staged_number import BOOL, INT, LARGEST, Kinds, StagedNumber, weak_dtype_of
 from hybridflow.core.tensor import as_tensor, asarray
 from hybridflow.core.traced_array import TracedArray
+from hybridflow.guards.order import in_order_of
 from hybridflow.ir.builder import add_check, trace_with_variables
 from hybridflow.nested.limits import LIMIT
 from hybridflow.nested.loops import iterate
@@ -606,3 +607,35 @@ def for_on_range(
 
     loop.run(whole)
     loop.require_end(lambda: goes_on(ends[0]))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Values that the steps of a loop over a tensor's rows append to lists: tensors are stacked, numbers stay numbers.
+
+_CONSTANT = frozenset({bool, int, float, complex, str, bytes})
+"""Types of appended values that are the same in every step, since the step is traced once."""
+
+
+class Appended:
+    """A value that every step appends.
+
+    Attributes:
+        tensors: its leaves that depend on the step.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = Value.of(value, holds_traced(value))
+        leaves = [leaf for leaf in self.value.leaves if type(leaf) not in _CONSTANT]
+        self.tensors = [leaf.raw if type(leaf) is StagedNumber else leaf for leaf in leaves]
+        self.rows: Sequence[Any] = ()
+
+    def row(self, index: int) -> Any:
+        """Return the value that the step `index` appended."""
+        rows = iter(self.rows)
+        leaves = [leaf if type(leaf) in _CONSTANT else _like(leaf, next(rows)[index]) for leaf in self.value.leaves]
+        made = jax.tree_util.tree_unflatten(self.value.tree, leaves)
+        return made if self.value.order is None else in_order_of(self.value.order, made)
+
+
+def _like(leaf: Any, row: Any) -> Any:
+    return staged(leaf.kinds, row, leaf.limit, leaf.origin) if type(leaf) is StagedNumber else standing_for(leaf, row)
