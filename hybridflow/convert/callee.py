@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import operator
 import sys
+import weakref
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Hashable
 from types import (
     CellType,
     CodeType,
@@ -24,14 +26,17 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from hybridflow.convert import builtin, protocols, regions, staged_reads, texts, wrappers
+from hybridflow.convert import builtin, protocols, regions, staged_reads, texts
 from hybridflow.convert.regions import before_change
 from hybridflow.convert.rows import require_known
+from hybridflow.convert.values import is_traced
 from hybridflow.core.attached import attached
-from hybridflow.core.context import context_now
+from hybridflow.core.context import context_now, current, eager_code
 from hybridflow.core.dims import Dim
+from hybridflow.core.errors import LeakError, MutationError, TracedValueError
 from hybridflow.core.functions import KEPT, is_own
 from hybridflow.core.held import defines, found_in_class
+from hybridflow.core.node import format_where, user_place
 from hybridflow.core.recursion import RECURSION
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.structures import parts_of
@@ -39,13 +44,13 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_number import TracedNumber, call_on_numbers
 from hybridflow.core.variable import Variable
 from hybridflow.guards import calls, observe
-from hybridflow.guards.access import CELL, IN_CLASS, IN_INSTANCE, MISSING
+from hybridflow.guards.access import CELL, IN_CLASS, IN_INSTANCE, MISSING, RAW
 from hybridflow.guards.effects import is_constant
 from hybridflow.guards.guards import CHANGING, CONTAINERS
 from hybridflow.guards.moving import makes_random_source
 from hybridflow.guards.parts import cannot_be_users
 from hybridflow.guards.questions import LRU_CACHE
-from hybridflow.guards.users import is_hybridflows, is_users, is_users_class
+from hybridflow.guards.users import OWN_LIBRARIES, is_hybridflows, is_users, is_users_class
 
 
 def converted(function: Any) -> Any:
@@ -135,7 +140,7 @@ def target(function: Any) -> Any:
         made = _unwrapped(inner)
         return None if made is None else functools.partial(made, function.__self__)
     if kind is LRU_CACHE:
-        return wrappers.unwrapped(function)
+        return unwrapped(function)
     if kind in _OF_PYTHON:
         return _target_of_python(function, kind)
     if kind is functools.partial:
@@ -177,13 +182,13 @@ def _target_of_python(function: Any, kind: type) -> Any:
 
 def _unwrapped(function: Any) -> Any:
     """Return a replacement for a wrapper that runs the user's function converted; None for all else."""
-    made = wrappers.unwrapped(function)
+    made = unwrapped(function)
     if made is not None or type(function) is not FunctionType or "__wrapped__" not in function.__dict__:
         return made
     if _is_hybridflows(function):
         with_converted = _with_converted(function)
         return None if with_converted is function else functools.partial(_call_own, with_converted)
-    return converted(function) if wrappers.wraps_users(function) else None
+    return converted(function) if wraps_users(function) else None
 
 
 def _read_attributes(getter: Any, /, obj: Any) -> Any:
@@ -279,7 +284,7 @@ def _read_super(obj: Any, name: str) -> Any:
     if instance is None or instance is obj.__self_class__:
         return observe.read_attr(obj, name)
     if type(value) is functools.cached_property:
-        getter = wrappers.cached_property_of(instance, name, value)
+        getter = cached_property_of(instance, name, value)
         return observe.read_attr(instance, name) if getter is None else getter(instance)
     getter = _users_getter(value)
     if getter is not None:
@@ -292,10 +297,10 @@ def _read_super(obj: Any, name: str) -> Any:
 def _getter_of(obj: Any, name: str, in_class: Any) -> Any:
     """Return the getter of an attribute if it is a user's property or descriptor; else None."""
     if type(in_class) is functools.cached_property:
-        return wrappers.cached_property_of(obj, name, in_class)
+        return cached_property_of(obj, name, in_class)
     if type(in_class) is functools.singledispatchmethod:
         observe.class_attribute(obj, name)
-        return lambda obj: functools.partial(wrappers.call_dispatched_method, in_class, obj)
+        return lambda obj: functools.partial(call_dispatched_method, in_class, obj)
     getter = _users_getter(in_class)
     if getter is None:
         return None
@@ -735,3 +740,195 @@ _OPERATORS: dict[Any, Callable[..., Any]] = {
     **{function: functools.partial(augment, kind) for kind, function in protocols.IN_PLACE.items()},
 }
 """Replacements for Python's functions that do the same as syntax, which run as converted code would."""
+
+
+# -- users' functions behind wrappers of the standard library: `lru_cache`, `contextmanager`, `cached_property` -------
+# A cache of the user's may only get values that are right in later calls too. Such a value is computed eagerly,
+# outside the trace, which then reads it like any other value from outside. A value that depends on the trace's own
+# tensors is wrong elsewhere: the trace keeps it for itself, per branch and loop body, and it never reaches the user's
+# cache.
+
+def _code_of(wrapper: Any) -> CodeType:
+    return wrapper.__code__
+
+
+
+def _block() -> Generator[None]:
+    yield
+
+
+_CONTEXT_MANAGER = _code_of(contextlib.contextmanager(_block))
+_DISPATCHER = _code_of(functools.singledispatch(lambda one: one))
+_kept: weakref.WeakKeyDictionary[Any, dict[Hashable, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
+"""For each trace, branch and loop body: values by key, with the objects whose ids are in the key."""
+
+
+def _remembered(key: Hashable, objects: Any, make: Callable[[], Any]) -> Any:
+    """Return a value that is computed once per trace."""
+    tracer: Any = current().tracer
+    around = tracer
+    while around is not None:
+        remembered = _kept.get(around, {}).get(key)
+        if remembered is not None:
+            return remembered[1]
+        around = around.outer
+    value = make()
+    if tracer is not None:
+        _kept.setdefault(tracer, {})[key] = objects, value
+    return value
+
+
+def _traced(value: Any) -> bool:
+    """Whether a structure holds a traced tensor or number."""
+    return any(map(is_traced, parts_of(value)))
+
+
+def _call_cached(cached: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function with a cache."""
+    inner = cached.__wrapped__
+    given = [("", one) for one in args] + sorted(kwargs.items(), key=lambda pair: pair[0])
+
+    def remembered() -> Any:
+        objects = cached, args, kwargs
+        key = (id(cached), *[(name, type(one), id(one) if _traced(one) else one) for name, one in given])
+        return _remembered(key, objects, lambda: attached("converted")(inner)(*args, **kwargs))
+
+    for _, one in given:
+        if type(one).__hash__ is None:
+            hash(one)  # raises Python's error
+    if any(map(_belongs_to_trace, (*args, *kwargs.values()))):
+        return remembered()
+    for one in parts_of((args, kwargs)):
+        if type(one) is TracedNumber:
+            one.needed()  # a cache that keeps nothing does not even hash it
+    observe.whole(*args, *kwargs.values())
+    try:
+        value = _kept_outside(cached, lambda: cached(*args, **kwargs))
+    except (TracedValueError, LeakError):  # it reads values of the trace
+        return remembered()
+    except Exception as error:
+        if not isinstance(error, MutationError):
+            observe.answer(cached, args, kwargs, MISSING)
+        raise
+    if _traced(value):
+        cached.cache_clear()
+        return remembered()
+    return observe.answer(cached, args, kwargs, value)
+
+
+def _belongs_to_trace(value: Any) -> bool:
+    """Whether results computed from a value are valid in this trace only."""
+    return _traced(value) or observe.is_made_here(value)
+
+
+def _kept_outside(what: Any, make: Callable[[], Any]) -> Any:
+    """Return the value from the user's cache, computed eagerly: later calls use it too.
+
+    Args:
+        what: the cached function or property, for messages.
+        make: reads the cache, which computes the value if needed.
+
+    Raises:
+        MutationError: the cache would keep a value through which a gradient flows.
+    """
+    context = current()
+    with regions.apart(), eager_code(once=True, tapes=context.tapes):
+        value = make()
+    if context.tapes and any(isinstance(leaf, Tensor) and leaf._edge is not None for leaf in parts_of(value)):
+        raise _not_kept(what, "is made of a Variable, where a gradient is taken of it")
+    return value
+
+
+def _not_kept(what: Any, why: str) -> MutationError:
+    name = getattr(what, "__qualname__", repr(what))
+    return MutationError(f"compile: the value that {name} keeps for later calls {why}, which a compiled call cannot do",
+                         got=f"a tensor from {name} at {format_where(user_place(3))}",
+                         hint="Call it before the compiled function, or compute the value at every call.")
+
+
+def unwrapped(function: Any) -> Any:
+    """Return a replacement for a standard library wrapper that runs the user's function converted.
+
+    Returns:
+        The replacement; None for every other function.
+    """
+    if type(function) is LRU_CACHE:
+        inner = cast(Any, function).__wrapped__
+        users = type(inner) is FunctionType and is_users(inner.__code__)
+        return functools.partial(_call_cached, function) if users else None
+    if type(function) is not FunctionType:
+        return None
+    if function.__code__ is _CONTEXT_MANAGER:
+        inner = cast(Any, function).__wrapped__
+        made = attached("target")(inner)
+        return None if made is None else contextlib.contextmanager(made)
+    if function.__code__ is _DISPATCHER:
+        return functools.partial(_call_dispatched, function)
+    return None
+
+
+def wraps_users(function: FunctionType) -> bool:
+    """Whether a function is a library's wrapper around a function of the user's, such as a decorator makes."""
+    if is_users(function.__code__) or str(function.__globals__.get("__name__")).partition(".")[0] in OWN_LIBRARIES:
+        return False
+    inside = [CELL.get(cell, "") for cell in function.__closure__ or ()]
+    return any(type(one) is FunctionType and (is_users(one.__code__) or wraps_users(one)) for one in inside)
+
+
+def _call_dispatched(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call the function that `functools.singledispatch` chooses."""
+    if not args:
+        return function(**kwargs)  # raises Python's error
+    kind = (attached("type_of")(args[0]),)
+    chosen = observe.answer(function.dispatch, kind, {}, function.dispatch(*kind))
+    return attached("callee")(chosen)(*args, **kwargs)
+
+
+def call_dispatched_method(method: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call the method of an object that `functools.singledispatchmethod` chooses."""
+    if not args:
+        return method.__get__(obj)(**kwargs)  # raises Python's error
+    kind = (attached("type_of")(args[0]),)
+    chosen = observe.answer(method.dispatcher.dispatch, kind, {}, method.dispatcher.dispatch(*kind))
+    return attached("callee")(chosen.__get__(obj, type(obj)))(*args, **kwargs)
+
+
+def cached_property_of(obj: Any, name: str, property_: functools.cached_property[Any]) -> Callable[[Any], Any] | None:
+    """Return a function that computes a user's `cached_property`; None if it has a value, or is not the user's."""
+    if IN_INSTANCE.get(obj, name) is not MISSING:
+        return None
+    inner = attached("target")(property_.func)
+    if inner is None:
+        return None
+    if _belongs_to_trace(obj) and not regions.is_older(obj):
+        return lambda obj: _kept_in_made(obj, property_.attrname or name, inner)
+    if _belongs_to_trace(obj) or not observe.is_known(obj):
+        return lambda obj: _remembered((id(obj), name), obj, lambda: inner(obj))
+    return lambda obj: _kept_in_object(obj, name, property_, inner)
+
+
+def _kept_in_made(obj: Any, name: str, inner: Any) -> Any:
+    """Compute a `cached_property` of an object that the trace made: the object keeps the value, as in eager code."""
+    attached("read_attribute")(obj, "__dict__")  # the user's `__getattribute__` is asked, as CPython does
+    value = inner(obj)
+    observe.write_attr_by(object.__setattr__, obj, name, value)
+    return value
+
+
+def _kept_in_object(obj: Any, name: str, property_: functools.cached_property[Any], inner: Any) -> Any:
+    """Compute a `cached_property` of an object that outlives the trace: the object keeps the value."""
+    key = property_.attrname or name
+    is_late = observe.keeps(obj, key)
+    try:
+        value = _kept_outside(property_.func, lambda: property_.__get__(obj, type(obj)))
+        if _traced(value):
+            raise _not_kept(property_.func, "is a traced tensor")
+    except (TracedValueError, LeakError) as error:
+        raise _not_kept(property_.func, "is made of a traced tensor") from error
+    except MutationError:
+        RAW.get(obj, "__dict__").pop(key, None)
+        raise
+    if is_late:
+        observe.own(obj, key)
+        return value
+    return observe.read_attr(obj, key, object.__getattribute__)
