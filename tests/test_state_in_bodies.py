@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
-from hybridflow.convert.outside import Outside
+from hybridflow.convert.regions import Outside
 from hybridflow.core.errors import MutationError, TraceError
 
 LOG = logging.getLogger(__name__)
