@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from threading import get_ident
 from typing import Any, NamedTuple, NoReturn, Protocol, cast
@@ -14,7 +14,7 @@ import numpy as np
 from hybridflow.core.autocast import without_autocast
 from hybridflow.core.context import Context, context_now, context_of, current, is_tracing
 from hybridflow.core.dims import Dim, DimScope
-from hybridflow.core.dispatch import visible_outputs
+from hybridflow.core.dispatch import run_raw, visible_outputs
 from hybridflow.core.dtypes import DType, bool_, is_differentiable
 from hybridflow.core.errors import DTypeError, TraceError
 from hybridflow.core.mesh import Mesh
@@ -31,8 +31,8 @@ from hybridflow.core.variable import Variable
 from hybridflow.core.variable_log import logging_variables
 from hybridflow.ir.checks import Check
 from hybridflow.ir.eager_code import EagerCode
+from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph, constant_node, input_node
-from hybridflow.ir.initial import needed_for, value_now
 from hybridflow.ir.variables import VariableState
 
 _UNKNOWN = frozenset({TracedNumber, StagedNumber})
@@ -703,3 +703,37 @@ def require(ok: Tensor, error: type[Exception], text: str, got: Callable[[], str
         add_check(ok, error, text)
     elif not np.asarray(ok).all():
         raise error(text if got is None else f"{text}\n  got: {got()}")
+
+
+# -- initial values of Variables that a compiled function creates, computed during the trace --------------------------
+
+def needed_for(edge: Edge) -> set[Node]:
+    """Return the nodes, including inputs, that a value is computed from."""
+    needed: set[Node] = set()
+    stack = [edge[0]]
+    while stack:
+        node = stack.pop()
+        if node not in needed:
+            needed.add(node)
+            stack += [source[0] for source in node.inputs if source is not None]
+    return needed
+
+
+def value_now(edge: Edge, nodes: Iterable[Node], given: Mapping[Node, Any], dims: Any) -> Any:
+    """Compute a traced value as eager code would.
+
+    Args:
+        edge: the value.
+        nodes: the nodes of the trace so far, in order.
+        given: the values of the inputs that it is computed from.
+        dims: the trace's symbolic sizes.
+    """
+    needed = needed_for(edge)
+    inputs = tuple([node for node in needed if node.op is INPUT])
+    graph = Graph("initial_value", inputs, tuple([node for node in nodes if node in needed]), (edge,), dims)
+
+    def run(node: Node, values: list[Any], attrs: dict[str, Any]) -> Any:
+        return run_raw(node.op, values, attrs)
+
+    with context_of(None):
+        return evaluate(graph, [given[node] for node in inputs], run, sizes=dims.hints)[0]
