@@ -19,7 +19,7 @@ from hybridflow.backend.options import compiler_options
 from hybridflow.core.errors import ShapeError
 from hybridflow.core.op import REGISTRY
 from hybridflow.ops import blocks
-from hybridflow.ops.ordered import count_not_above, scanned_sum
+from hybridflow.ops.distributions import count_not_above, scanned_sum
 
 STATE = np.asarray([5, 2**32 - 7, 11, 0], np.uint32)
 F32, F64, I32 = np.dtype("float32"), np.dtype("float64"), np.dtype("int32")
