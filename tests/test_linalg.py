@@ -18,7 +18,7 @@ from modes import both
 import hybridflow as hf
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.errors import ArgumentError, GradientError, ShapeError
-from hybridflow.ops.contraction import contraction_path
+from hybridflow.ops.einsum import contraction_path
 
 RNG = np.random.default_rng(0)
 A = RNG.standard_normal((3, 3)).astype(np.float32)
