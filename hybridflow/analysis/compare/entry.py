@@ -7,6 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
 from typing import Any, cast, overload
 
 from rich.console import Console
@@ -17,11 +18,11 @@ from hybridflow.analysis.compare.meshes import OnMesh
 from hybridflow.analysis.compare.several import Comparisons
 from hybridflow.analysis.compare.sizes import calls_of_sizes
 from hybridflow.analysis.compare.sweep import Sweep
-from hybridflow.analysis.compare.within_bounds import judge_within_bounds
-from hybridflow.analysis.parity import Call
+from hybridflow.analysis.parity import Call, Parity, check_parity, fresh_copy
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError
 from hybridflow.core.keywords import require_taken
 from hybridflow.core.mesh import Axis, Mesh
+from hybridflow.tracing.function import CompiledFunction
 
 SECONDS = 20.0
 """How long the calls are timed at most, by default."""
@@ -265,3 +266,42 @@ def _refuse_theirs(functions: Functions, given: Sequence[str]) -> None:
                     got=f"{getattr(function, '__name__', 'function')}{inspect.signature(function)}",
                     hint=f"Compare functools.partial(function, {name}=...), which settles the function's own."
                 )
+
+
+# -- judgements of functions that are compiled for bounds: one program for all sizes up to one ------------------------
+
+def judge_within_bounds(
+    functions: Sequence[Callable[..., Any]],
+    calls: Sequence[Call],
+    measured: Sequence[Comparisons],
+    tolerance: tuple[float, float] | None,
+) -> tuple[Comparisons, ...]:
+    """Add, for each size that a program for a bound serves, a judgement of what it gives.
+
+    The largest size comes first: with it the function is traced, and the next one opens the sizes.
+
+    Args:
+        functions: the functions.
+        calls: the arguments at each size, ascending.
+        measured: what was found with programs for exact sizes, at each size.
+        tolerance: as in `check_parity`.
+    """
+    found = [*measured]
+    for number, function in enumerate(functions):
+        compiled = fresh_copy(function, bounded=True)
+        for at in reversed(range(len(calls))):
+            parity = check_parity(compiled, [calls[at]], "results of padded inputs", tolerance)
+            if _bounds(compiled):
+                found[at] = _with_parity(found[at], number, parity)
+    return tuple(found)
+
+
+def _bounds(compiled: CompiledFunction[Any, Any]) -> bool:
+    """Whether the last call ran a program for a bound."""
+    return any([one.bounded for one in compiled.explain()[-1].executables])
+
+
+def _with_parity(found: Comparisons, number: int, parity: Parity) -> Comparisons:
+    comparisons = [*found]
+    comparisons[number] = comparisons[number].with_parity(parity)
+    return replace(found, comparisons=tuple(comparisons))
