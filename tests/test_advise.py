@@ -10,7 +10,7 @@ import pytest
 
 import hybridflow as hf
 from hybridflow import models, nn
-from hybridflow.analysis.ways import _blocks
+from hybridflow.analysis.advise import _blocks
 from hybridflow.core.errors import ArgumentError
 
 
