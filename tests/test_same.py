@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
-from hybridflow.analysis.float64 import Float64Run, disturb, into_range
-from hybridflow.analysis.same import judge
+from hybridflow.analysis.same import Float64Run, disturb, into_range, judge
 from hybridflow.core.spec import spec_of
 from hybridflow.ir.builder import trace_body
 
