@@ -23,8 +23,8 @@ import hybridflow as hf
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, GradientError, ShapeError, TraceError
 from hybridflow.core.tensor import make_tensor
 from hybridflow.train.inputs import rows_of
-from hybridflow.train.progress import Display
 from hybridflow.train.records import Records
+from hybridflow.train.run import Display
 from tests.notebooks import run_in_kernel
 from tests.processes import run_python
 
