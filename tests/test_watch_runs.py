@@ -23,8 +23,7 @@ from hybridflow.cli import main
 from hybridflow.core.activity import LISTENERS
 from hybridflow.core.errors import FileError
 from hybridflow.train.watch import serve
-from hybridflow.train.watch.runs import POINTS, Load, Runs
-from hybridflow.train.watch.server import Server, page_of
+from hybridflow.train.watch.server import POINTS, Load, Runs, Server, page_of
 
 
 def log(folder: Path, *lines: Any, mode: str = "a") -> None:
