@@ -28,10 +28,9 @@ from hybridflow.cli.main import main
 from hybridflow.core.errors import ArgumentError
 from hybridflow.serve.batcher import Batcher
 from hybridflow.serve.load import Figures, load, sample_request, target
-from hybridflow.serve.messages import messages
 from hybridflow.serve.models import Servable
 from hybridflow.serve.protocol import Refused
-from hybridflow.serve.rpc import as_v2
+from hybridflow.serve.rpc import as_v2, messages
 from hybridflow.serve.supervisor import Server, serve
 from hybridflow.serve.worker import LOWER_PRIORITY
 
