@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import dis
 import functools
 import logging
+import sys
 from collections import deque
-from collections.abc import Iterable
-from contextlib import suppress
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager, suppress
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 import jax
 import numpy as np
 
-from hybridflow.guards import opened, reading
+from hybridflow.guards import noticed, reading
 from hybridflow.guards.access import IN_CLASS
 from hybridflow.guards.contents import items_in
 from hybridflow.guards.effects import LOADED, OTHER, arguments_now, called_again
 from hybridflow.guards.guards import CHANGING, CONTAINERS
+from hybridflow.guards.moving import calls_the_system
 from hybridflow.guards.noticed import MONITORING
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.observe import current_observations, holds_numbers, require_untraced_key, run_over
 from hybridflow.guards.parts import is_closed
 from hybridflow.guards.questions import Question, is_asked_of_abstract_classes, is_leaf_class, question_of
-from hybridflow.guards.users import is_users, is_users_class
+from hybridflow.guards.users import OWN_LIBRARIES, is_users, is_users_class
 
 CHANGES = frozenset({
     "append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update", "setdefault", "popitem",
@@ -183,7 +186,7 @@ def _is_made_by_a_library(kind: type) -> bool:
 def watched(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call an unconverted function, and record what it reads by itself: files, and by calling the user's code."""
     observations, _ = current_observations()
-    reads_files = opened.is_watched(function) and question_of(function, args, kwargs) is None
+    reads_files = is_watched(function) and question_of(function, args, kwargs) is None
     if observations is None or not (reads_files or MONITORING is None):
         return function(*args, **kwargs)
 
@@ -191,7 +194,7 @@ def watched(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if reads_files:
             observations.not_again(f"{name}() in {getattr(function, '__name__', '?')}()")
 
-    with opened.opened(asks):
+    with watching_files(asks):
         return function(*args, **kwargs)
 
 
@@ -270,3 +273,71 @@ def before_call(
         _goes_out(observations, function, values)
     _hand_out(observations, values)
     return args, kwargs
+
+
+# -- notice through Python's profiling hook when a library asks the system or calls the user's code -------------------
+
+_KEPT = frozenset({"putenv", "unsetenv"})
+"""The functions by which a library changes what Python holds too."""
+_DATABASES = ("_sqlite3",)
+"""Modules written in C whose functions open files themselves."""
+_FOR_ITSELF = ("importlib", "linecache", "logging", "warnings", "traceback", "inspect", "zipimport")
+"""Modules that read files for their own purposes (source lines, imports, logs), not to give values to the caller."""
+
+
+def is_watched(function: Any) -> bool:
+    """Whether a function is one of a library's, written in Python, which may open files unseen."""
+    called = function.__func__ if type(function) is MethodType else function
+    called = getattr(called, "__init__", None) if isinstance(called, type) else called
+    if type(called) is not FunctionType and not hasattr(called, "__wrapped__"):
+        return False
+    module = str(getattr(called, "__module__", None))
+    return module.partition(".")[0] not in (*OWN_LIBRARIES, *_FOR_ITSELF)
+
+
+@contextmanager
+def watching_files(asks: Callable[[str], None]) -> Generator[None]:
+    """Tell of functions that ask the system in a ``with`` block; before Python 3.12, notice the user's code.
+
+    Args:
+        asks: is called with the name of each such function before that runs.
+
+    A user's profiler goes on, unless it is written in C: then nothing is collected.
+    """
+    before: Any = sys.getprofile()
+
+    def heard(frame: FrameType, event: str, called: Any) -> None:
+        if before is not None:
+            before(frame, event, called)
+        if event == "c_call":
+            if _asks(called) and not _is_for_itself(frame):
+                asks(called.__name__)
+            if noticed.MONITORING is None and noticed.is_unconverted(frame):
+                noticed.calls(called, ())
+        elif event == "call" and noticed.MONITORING is None and noticed.is_unconverted(frame):
+            noticed.notice(frame)
+
+    if before is not None and not callable(before):
+        yield
+        return
+    sys.setprofile(heard)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+def _asks(function: Any) -> bool:
+    """Whether a function written in C goes to the system."""
+    if function is builtins.open or (function.__module__ in _DATABASES and function.__name__ == "connect"):
+        return True
+    return calls_the_system(function) and function.__name__ not in _KEPT
+
+
+def _is_for_itself(frame: FrameType | None) -> bool:
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if module.partition(".")[0] in (*_FOR_ITSELF, "hybridflow"):
+            return not module.startswith("hybridflow.")
+        frame = frame.f_back
+    return False
