@@ -19,7 +19,7 @@ from hybridflow.ir.fusion import OUTLINED
 from hybridflow.ir.graph import Graph
 from hybridflow.passes import Pass
 from hybridflow.passes.outline import outline as whole
-from hybridflow.testing.check_pass import check_pass
+from hybridflow.testing.graphs import check_pass
 
 LIMITS = {"nodes": 0, "period": 3, "repeats": 2}
 outline = whole.with_limits(**LIMITS)

@@ -15,7 +15,7 @@ from hybridflow.ir.builder import trace_body
 from hybridflow.ir.graph import Graph, edges_of
 from hybridflow.passes import PassContext
 from hybridflow.passes.early_selects import early_selects
-from hybridflow.testing.check_pass import check_pass
+from hybridflow.testing.graphs import check_pass
 
 VECTOR, FLAG = hf.TensorSpec((3,), np.float32), hf.TensorSpec((), np.bool_)
 

@@ -14,7 +14,7 @@ from hybridflow.core.op import No, Op
 from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.fusion import BREAK, OUTLINED, ROW_MAJOR_BREAK, reads_never
 from hybridflow.ir.graph import Graph, clone_node
-from hybridflow.testing.check_pass import run_eagerly
+from hybridflow.testing.graphs import run_eagerly
 from hybridflow.xla.executable import compile_graph
 
 BROKEN = """

@@ -18,7 +18,7 @@ from hybridflow.ir.builder import trace_body
 from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph, edges_of
 from hybridflow.ir.liveness import liveness
-from hybridflow.testing.check_pass import run_eagerly
+from hybridflow.testing.graphs import run_eagerly
 
 WIDTH = 16
 

@@ -28,7 +28,7 @@ from hybridflow.ir.builder import Scope, trace_body
 from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph, constant_node, input_node
 from hybridflow.ir.printer import value_names
-from hybridflow.testing.check_pass import run_eagerly, same_bits
+from hybridflow.testing.graphs import run_eagerly, same_bits
 
 F4 = np.dtype("f4")
 ANYTHING = "anything"

@@ -32,7 +32,7 @@ from hybridflow.ir.graph import Graph, constant_node, input_node
 from hybridflow.passes import ON_A_MESH, PIPELINE, Pass, PassContext, PassRecord, pipeline, run_passes
 from hybridflow.passes.algebra import RULES, algebra, holds, is_unit
 from hybridflow.passes.lib.rewrite import count_nodes
-from hybridflow.testing.check_pass import check_pass, same_bits
+from hybridflow.testing.graphs import check_pass, same_bits
 
 EXAMPLES = (
     PIPELINE.with_limits("outline", nodes=0, period=2, repeats=2)

@@ -19,7 +19,7 @@ from hybridflow.ir.graph import Graph, graphs_of
 from hybridflow.ir.rolled import ROLLED
 from hybridflow.passes.outline import outline
 from hybridflow.passes.roll import roll
-from hybridflow.testing.check_pass import check_pass
+from hybridflow.testing.graphs import check_pass
 
 WIDTH = 3
 Values = Sequence[Any]

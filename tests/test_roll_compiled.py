@@ -20,7 +20,7 @@ from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph, graphs_of
 from hybridflow.ir.liveness import liveness
 from hybridflow.ir.rolled import ROLLED
-from hybridflow.testing.check_pass import run_eagerly
+from hybridflow.testing.graphs import run_eagerly
 from hybridflow.testing.onnx import run_model
 from hybridflow.xla.store import stored_programs
 from hybridflow.xla.store.fingerprint import fingerprint
