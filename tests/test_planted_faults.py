@@ -15,8 +15,7 @@ from hybridflow.core.op import REGISTRY, Bad, MultiplyAdds, Op, Sample, Saves, o
 from hybridflow.core.spec import make_spec
 from hybridflow.ops.index_keys import numpy_index
 from hybridflow.testing.calls import capture
-from hybridflow.testing.checks import CALL_CHECKS, OP_CHECKS, samples_of
-from hybridflow.testing.traits import TRAIT_CHECKS
+from hybridflow.testing.checks import CALL_CHECKS, OP_CHECKS, TRAIT_CHECKS, samples_of
 
 
 def broken(name: str, **changes: Any) -> Op:
