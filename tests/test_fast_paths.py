@@ -19,8 +19,8 @@ import pytest
 
 import hybridflow as hf
 from hybridflow.autodiff import tape, usual_gradient
+from hybridflow.autodiff.backprop import arguments
 from hybridflow.autodiff.namespaces import HOST
-from hybridflow.autodiff.pullbacks import arguments
 from hybridflow.backend.host import RUNNER
 from hybridflow.core import operators
 from hybridflow.core.op import REGISTRY, Each, Sample, _looked_at  # pyright: ignore[reportPrivateUsage]
