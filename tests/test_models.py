@@ -16,8 +16,7 @@ from zoo import SMALL, made
 import hybridflow as hf
 from hybridflow import models
 from hybridflow.core.errors import ArgumentError
-from hybridflow.models.catalog import CATALOG
-from hybridflow.models.figures import main, row_of
+from hybridflow.models.figures import CATALOG, main, row_of
 
 PAGE = (Path(__file__).parent.parent / "notebooks" / "models.md").read_text(encoding="utf-8")
 FACTORS = {"M": 10**6, "G": 10**9}
