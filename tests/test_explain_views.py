@@ -19,7 +19,7 @@ from pipelines import use_limits
 from rich.console import Console
 
 import hybridflow as hf
-from hybridflow.explain.items import Item, trace_item
+from hybridflow.explain.views import Item, trace_item
 from hybridflow.passes import run_passes
 from hybridflow.xla.store import stored_programs
 
