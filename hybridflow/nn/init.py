@@ -17,7 +17,7 @@ import numpy as np
 
 from hybridflow.core.dtypes import as_dtype, float32
 from hybridflow.core.errors import ArgumentError
-from hybridflow.ops.generator_default import SEEDS
+from hybridflow.ops.generator import SEEDS
 
 Array = np.ndarray[Any, Any]
 Initializer = Callable[[tuple[int, ...], Any], Array]

@@ -19,10 +19,9 @@ from hybridflow.core.device import DeviceLike, placed
 from hybridflow.core.dtypes import float32, int32
 from hybridflow.core.tensor import Tensor
 from hybridflow.ops.common import TensorLike
-from hybridflow.ops.generator import Generator
-from hybridflow.ops.generator_default import default_generator
-from hybridflow.ops.generator_default import default_generator as default_generator
-from hybridflow.ops.generator_default import seed as seed
+from hybridflow.ops.generator import Generator, default_generator
+from hybridflow.ops.generator import default_generator as default_generator
+from hybridflow.ops.generator import seed as seed
 
 
 def uniform(
