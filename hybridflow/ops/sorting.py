@@ -11,7 +11,7 @@ from jax import numpy as jnp
 
 from hybridflow.core.dims import Dim, evaluate
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import int32, is_floating
+from hybridflow.core.dtypes import int32, is_floating, kind_of
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, Stops, op
@@ -37,7 +37,6 @@ from hybridflow.ops.common import (
 from hybridflow.ops.comparison import isnan
 from hybridflow.ops.index_keys import part_of
 from hybridflow.ops.indexing import getitem, take
-from hybridflow.ops.order_keys import order_keys
 from hybridflow.ops.padding_nn import ordered, searched
 from hybridflow.ops.shape import reshape, squeeze
 
@@ -432,3 +431,29 @@ def searchsorted(
 
 
 __all__ = ["TopK", "argsort", "median", "searchsorted", "sort", "top_k"]
+
+
+# -- integer keys that are ordered as the elements are; lowerings sort and search by them -----------------------------
+
+def order_keys(x: Any, *, nan_first: bool = False) -> Any:
+    """Return an integer for every element of a JAX array, ordered as the elements are.
+
+    XLA:CPU treats subnormal numbers as 0 when it compares floats, and would leave them unsorted. Keys made of the
+    floats' bits keep their order. 0.0 and -0.0 share one key. All NaN share one key, after all numbers or before.
+
+    Args:
+        x: any shape; real or bool.
+        nan_first: whether NaN comes first.
+    """
+    kind = kind_of(x.dtype)
+    if kind == "bool":
+        return x.astype(np.uint8)
+    if kind != "float":
+        return x
+    dtype = np.dtype(f"int{8 * x.dtype.itemsize}")
+    limits = np.iinfo(dtype)
+    bits = lax.bitcast_convert_type(x, dtype)
+    sign = lax.shift_right_arithmetic(bits, lax.full_like(bits, limits.bits - 1))
+    # The bits of negative numbers descend, so flip all but the sign. That makes -0.0 -1; subtracting the sign gives 0.
+    keys = lax.sub(lax.bitwise_xor(bits, lax.bitwise_and(sign, lax.full_like(bits, limits.max))), sign)
+    return lax.select(x != x, lax.full_like(bits, limits.min if nan_first else limits.max), keys)

@@ -33,7 +33,6 @@ from hybridflow.ops.common import (
 from hybridflow.ops.host_rows import extremum
 from hybridflow.ops.nn.common import compute_dtype, narrow, wide
 from hybridflow.ops.onnx import counted, mean_over, position
-from hybridflow.ops.order_keys import order_keys
 from hybridflow.ops.padding import along, constant, highest, lowest, running
 from hybridflow.ops.padding_nn import position_of, variance
 from hybridflow.ops.rearrange import pad
@@ -49,6 +48,7 @@ from hybridflow.ops.sizes import (
     restore_axes,
     size_value,
 )
+from hybridflow.ops.sorting import order_keys
 from hybridflow.ops.summation import add_up
 from hybridflow.ops.xla_algebra import float_sum
 
