@@ -35,9 +35,8 @@ import hybridflow as hf
 from hybridflow.serve import protocol
 from hybridflow.serve.aside import LARGE, Aside, Copies
 from hybridflow.serve.batcher import Batcher
-from hybridflow.serve.models import Repository, Servable
+from hybridflow.serve.models import Repository, Servable, why_alone
 from hybridflow.serve.protocol import NAMES, Refused, Signature
-from hybridflow.serve.rows import why_alone
 
 FUZZED = int(os.environ.get("HYBRIDFLOW_FUZZED", "300"))
 SPEC = hf.TensorSpec([None, 12])

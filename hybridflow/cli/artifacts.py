@@ -17,7 +17,7 @@ from hybridflow.export.loaded import Artifact, Function, load
 from hybridflow.ir.costs import graph_cost
 from hybridflow.saving.format import shown
 from hybridflow.saving.other_formats import other_kind
-from hybridflow.serve.rows import why_alone
+from hybridflow.serve.models import why_alone
 
 DIGEST_HELP = "the sha256 of the artifact's manifest, from somebody who knows who made it"
 
