@@ -22,8 +22,7 @@ from hybridflow.core.held import attributes_of, is_by_fields
 from hybridflow.core.node import Where, format_where, user_place
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_number import TracedNumber
-from hybridflow.core.trainable_flags import TrainableFlags
-from hybridflow.core.variable import Variable
+from hybridflow.core.variable import TrainableFlags, Variable
 from hybridflow.guards.access import (
     ATTRIBUTE,
     IN_INSTANCE,
