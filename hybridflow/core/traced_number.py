@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from types import BuiltinFunctionType
 from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
@@ -540,3 +540,33 @@ class NumberSizes:
 LARGEST_SIZE = 1 << 24
 """The largest number that may be an open size. 0 and 1 have traces of their own, as sizes of tensors have."""
 _POLYNOMIAL = frozenset({operator.add, operator.sub, operator.neg, operator.mul})
+
+
+# -- which numbers have changed from call to call: from its second value on, a number is an input of a program --------
+
+_MOST = 4096
+
+
+class SeenNumbers:
+    """The numbers that earlier calls met, by place.
+
+    A number that never changes stays a constant, which XLA computes with when it compiles. One that has changed is an
+    input, so that no value of it makes another program.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[Hashable, Any] = {}
+        self._changed: set[Hashable] = set()
+
+    def has_changed(self, place: Hashable, value: Hashable) -> bool:
+        """Note a number, and return whether the one at this place has ever changed."""
+        if place in self._changed:
+            return True
+        if len(self._first) >= _MOST:
+            self._first.clear()
+        if self._first.setdefault(place, value) == value:
+            return False
+        if len(self._changed) >= _MOST:
+            self._changed.clear()
+        self._changed.add(place)
+        return True

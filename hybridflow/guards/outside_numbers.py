@@ -14,9 +14,8 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from hybridflow.core.seen_numbers import SeenNumbers
 from hybridflow.core.staged_number import StagedNumber, needed
-from hybridflow.core.traced_number import NeedsNumber, SeenSizes, TracedNumber
+from hybridflow.core.traced_number import NeedsNumber, SeenNumbers, SeenSizes, TracedNumber
 from hybridflow.guards.access import ITSELF, MISSING, RAW, Access
 from hybridflow.guards.contents import in_sequence, values_of
 from hybridflow.guards.guards import CONTAINERS, ITEM, PLAIN, Origin

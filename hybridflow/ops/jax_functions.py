@@ -22,10 +22,9 @@ from hybridflow.core.dtypes import WIDE, as_dtype, float32, float64, int32, int6
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, NumberRangeError
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.op import Joint, No, Op, Saves, register
-from hybridflow.core.seen_numbers import SeenNumbers
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
-from hybridflow.core.traced_number import TracedNumber
+from hybridflow.core.traced_number import SeenNumbers, TracedNumber
 from hybridflow.core.variable import Variable
 
 P = ParamSpec("P")

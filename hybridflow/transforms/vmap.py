@@ -23,9 +23,9 @@ from hybridflow.core.errors import (
 from hybridflow.core.functions import as_traced
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.node import Edge, format_where, user_place
-from hybridflow.core.seen_numbers import SeenNumbers
 from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
+from hybridflow.core.traced_number import SeenNumbers
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import Check, GraphBuilder, Scope
 from hybridflow.ops import discrete_draws, draws
