@@ -17,8 +17,7 @@ import numpy as np
 from hybridflow.core.context import current
 from hybridflow.core.errors import EffectWarning, message
 from hybridflow.core.node import Where, format_where, warn_at, where_file_line
-from hybridflow.guards.found_by_name import FoundByName
-from hybridflow.guards.questions import LRU_CACHE, ONLY_READ
+from hybridflow.guards.questions import LRU_CACHE, ONLY_READ, FoundByName
 
 
 class OutsideObjects(Protocol):
