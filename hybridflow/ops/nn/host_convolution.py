@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hybridflow.backend import products
-from hybridflow.backend.blas_calls import AddProduct, adding_product
+from hybridflow.backend.blas import AddProduct, adding_product
 from hybridflow.backend.blas_threads import one_thread
 from hybridflow.ops.nn.convolution_shapes import Lines, Memory, Shape, for_parts, lines_of, shape_of, slices
 from hybridflow.ops.nn.windows import Sizes, kernel_padded, window_slice
