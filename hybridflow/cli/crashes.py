@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from hybridflow.cli.check import Check
-
 
 class Crash(NamedTuple):
     """A program that crashes some versions of jaxlib.
@@ -97,3 +95,19 @@ def _end(process: subprocess.Popen[str]) -> str:
     if process.returncode < 0:
         return f"the process dies of signal {-process.returncode}"
     return said[-1] if said else f"exit status {process.returncode}"
+
+
+# -- the result of one check of `hybridflow doctor` -------------------------------------------------------------------
+
+class Check(NamedTuple):
+    """The result of one check.
+
+    Attributes:
+        what: what was checked.
+        fault: what is wrong and how to fix it; empty if nothing is wrong.
+        remark: what is worth knowing if nothing is wrong.
+    """
+
+    what: str
+    fault: str = ""
+    remark: str = ""

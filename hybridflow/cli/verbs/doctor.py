@@ -32,8 +32,7 @@ from hybridflow.backend.options import (
     compiler_options,
     is_measured,
 )
-from hybridflow.cli.check import Check
-from hybridflow.cli.crashes import crashes
+from hybridflow.cli.crashes import Check, crashes
 from hybridflow.cli.verbs.cache import store_table
 from hybridflow.xla.store.directory import Directory, Unsafe
 from hybridflow.xla.store.location import place
