@@ -13,8 +13,7 @@ from hybridflow.export.artifact import RANDOM
 from hybridflow.export.functions import function_of, specs_of
 from hybridflow.export.loaded import Function
 from hybridflow.export.onnx_format import write
-from hybridflow.export.onnx_format.model import Writer
-from hybridflow.export.onnx_format.package import OPSET, OPSETS
+from hybridflow.export.onnx_format.model import OPSET, OPSETS, Writer
 from hybridflow.export.quantized import Plan, quantized_function
 from hybridflow.ops.common import one_of
 from hybridflow.passes.dead_code import dead_code

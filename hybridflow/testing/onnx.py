@@ -20,7 +20,7 @@ from hybridflow.core.errors import ExportError
 from hybridflow.core.node import make_node
 from hybridflow.core.op import No
 from hybridflow.export.onnx_format import model_of
-from hybridflow.export.onnx_format.package import onnx_module
+from hybridflow.export.onnx_format.model import onnx_module
 from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph, input_node
 from hybridflow.testing.calls import Array, Attrs, Call, as_tuple, difference, trace_sample

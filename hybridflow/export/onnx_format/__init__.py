@@ -15,8 +15,7 @@ from hybridflow.core.errors import ExportError
 from hybridflow.core.node import Node
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
-from hybridflow.export.onnx_format.model import Writer
-from hybridflow.export.onnx_format.package import onnx_module
+from hybridflow.export.onnx_format.model import Writer, onnx_module
 from hybridflow.ir.graph import Graph
 
 LARGEST = 1 << 30

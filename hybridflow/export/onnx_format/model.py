@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from importlib import import_module
 from inspect import signature
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -14,17 +15,49 @@ import numpy as np
 
 from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.dtypes import LOW_PRECISION, DType, as_dtype, bfloat16, float32, float64, int32, int64, kind_of
-from hybridflow.core.errors import ExportError, message
+from hybridflow.core.errors import ExportError, MissingPackageError, message
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.op import No
 from hybridflow.core.spec import TensorSpec
-from hybridflow.export.onnx_format.package import OPSET, element_type, onnx_module, type_text
 from hybridflow.ir.evaluate import symbol_positions
 from hybridflow.ir.graph import Graph, nested_graphs, plain_attrs
 from hybridflow.ir.printer import format_value
 
 if TYPE_CHECKING:
     from hybridflow.ir.graph import Graph
+
+
+# -- the optional `onnx` package, and its names of dtypes -------------------------------------------------------------
+
+OPSET = 23
+"""The default version of ONNX's operators: the newest that the common runtimes support."""
+OPSETS = (21, 22, OPSET)
+"""The supported versions of ONNX's operators."""
+
+_FLOATS = {"float32": "float", "float64": "double"}
+
+
+def onnx_module(name: str = "") -> Any:
+    """Return the package, or its module of the given name.
+
+    Raises:
+        MissingPackageError: the package is not installed.
+    """
+    try:
+        return import_module(f"onnx.{name}" if name else "onnx")
+    except ImportError:
+        raise MissingPackageError("to_onnx: needs onnx, which is not installed",
+                                  hint="Run pip install 'hybridflow[onnx]'.") from None
+
+
+def type_text(dtype: DType) -> str:
+    """Return the name of tensors of a dtype in ONNX's schemas."""
+    return f"tensor({_FLOATS.get(dtype.name, dtype.name)})"
+
+
+def element_type(dtype: DType) -> int:
+    """Return ONNX's number for a dtype."""
+    return onnx_module("helper").np_dtype_to_tensor_dtype(dtype)
 
 
 _IR_VERSION = 10
