@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast
 
 from hybridflow.core.attached import attached
@@ -11,13 +12,16 @@ from hybridflow.core.errors import ArgumentTypeError
 from hybridflow.core.functions import Whole
 from hybridflow.core.keywords import take_foreign_keywords, with_foreign_keywords
 from hybridflow.core.module_calls import ACTIVE
+from hybridflow.core.reprs import settings_of
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.variable import Variable
-from hybridflow.nn import show, state, tree
+from hybridflow.nn import state, tree
 from hybridflow.nn.observed import called
+from hybridflow.nn.tree import holds
 
 if TYPE_CHECKING:
     from hybridflow.nn.watching import Watch
+
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -295,7 +299,7 @@ class Module(Whole):
         return ""
 
     def __repr__(self) -> str:
-        return show.tree_text(self)
+        return tree_text(self)
 
 
 def _entered(own: Callable[..., Any]) -> Callable[..., Any]:
@@ -313,3 +317,48 @@ def _entered(own: Callable[..., Any]) -> Callable[..., Any]:
 
 attached("name_class")(Module, "model")
 tree.register(Module)
+
+
+# -- the printed form of a module: a tree of the modules in it --------------------------------------------------------
+
+def tree_text(module: Any) -> str:
+    """Return a module as text, the modules in it indented."""
+    return "\n".join(_lines(module, "", ()))
+
+
+def _lines(module: Any, name: str, around: tuple[Any, ...]) -> list[str]:
+    label = f"({name}): " if name else ""
+    if any(module is one for one in around):
+        return [f"{label}{type(module).__name__}(...)"]
+    inside = [
+        line for key, value in vars(module).items() for line in _inside(key, value, (*around, module))
+    ]
+    own = module.extra_repr()
+    settings = [one for one in settings_of(module, own) if "=" in one]  # those without a default are its own text
+    head = f"{label}{type(module).__name__}({', '.join([own, *settings] if own else settings)}"
+    return [f"{head})"] if not inside else [head, *[f"  {line}" for line in inside], ")"]
+
+
+def _inside(name: str, value: Any, around: tuple[Any, ...]) -> list[str]:
+    if isinstance(value, Whole):
+        return _lines(value, name, around)
+    if name.isdigit() and callable(value):
+        return [f"({name}): {_called(value)}"]
+    if not isinstance(value, list | tuple | dict) or not holds(value, set()):
+        return []
+    items: Any = cast("dict[Any, Any]", value).items() if isinstance(value, dict) else enumerate(value)
+    lines: list[str] = []
+    for key, item in items:
+        if callable(item) and not isinstance(item, Whole):
+            lines.append(f"({name}.{key}): {_called(item)}")
+        else:
+            lines += _inside(f"{name}.{key}", item, around)
+    return lines
+
+
+def _called(function: Any) -> str:
+    """Return the text for a function among the layers."""
+    if isinstance(function, partial):
+        given = [*map(repr, function.args), *[f"{name}={value!r}" for name, value in function.keywords.items()]]
+        return f"{_called(cast(Any, function).func)}({', '.join(given)})"
+    return getattr(function, "__name__", repr(function))
