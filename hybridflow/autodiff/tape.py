@@ -608,6 +608,7 @@ def _require_tensor(leaf: Any, what: str) -> None:
 
 # -- gradients that observers of modules want to see beside those that are asked for ----------------------------------
 
+
 def observed_gradients(tape: Any, sources: Any, compute: Callable[[Any], Any]) -> Any:
     """Return the gradients of sources, and show observers those of the results that they wait for.
 
@@ -624,6 +625,7 @@ def observed_gradients(tape: Any, sources: Any, compute: Callable[[Any], Any]) -
 
 
 # -- the backward walk of a tape, whose sources may have been read several times, or watched only after a first use ---
+
 
 class SinceWatched:
     """An engine that passes no gradient through uses of a value before it was watched."""

@@ -99,6 +99,7 @@ def _end(process: subprocess.Popen[str]) -> str:
 
 # -- the result of one check of `hybridflow doctor` -------------------------------------------------------------------
 
+
 class Check(NamedTuple):
     """The result of one check.
 

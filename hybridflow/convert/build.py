@@ -201,6 +201,7 @@ __all__ = ["converted_function", "converted_text", "is_converted", "reason_of"]
 
 # -- rewriting of a function's syntax tree ----------------------------------------------------------------------------
 
+
 def transform(node: Any, free: Iterable[str]) -> Any:
     """Rewrite a function's definition or lambda in place, and return it.
 

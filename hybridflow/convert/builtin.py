@@ -64,6 +64,7 @@ from hybridflow.ops import effects
 
 # -- ``sorted`` in converted code: Python's own sort, or one by tensors -----------------------------------------------
 
+
 def sorted_items(iterable: Iterable[Any], /, *, key: Callable[[Any], Any] | None = None, reverse: Any = False) -> Any:
     """Return ``sorted``. With tensors among the keys, a number in the items becomes one that a tensor decides.
 

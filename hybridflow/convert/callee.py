@@ -748,9 +748,9 @@ _OPERATORS: dict[Any, Callable[..., Any]] = {
 # tensors is wrong elsewhere: the trace keeps it for itself, per branch and loop body, and it never reaches the user's
 # cache.
 
+
 def _code_of(wrapper: Any) -> CodeType:
     return wrapper.__code__
-
 
 
 def _block() -> Generator[None]:

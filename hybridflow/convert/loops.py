@@ -609,7 +609,7 @@ def for_on_range(
     loop.require_end(lambda: goes_on(ends[0]))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# -- values that steps append to lists: tensors are stacked, numbers stay numbers -------------------------------------
 # Values that the steps of a loop over a tensor's rows append to lists: tensors are stacked, numbers stay numbers.
 
 _CONSTANT = frozenset({bool, int, float, complex, str, bytes})

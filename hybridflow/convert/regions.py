@@ -388,7 +388,7 @@ def append_rows(lists: Iterable[list[Any]], values: Iterable[Any], length: int, 
                 call(one.append, value.row(index))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# -- what existed before a body ---------------------------------------------------------------------------------------
 # What existed before the body of a branch or loop on tensors: such objects must not change while the body is traced.
 # They are found from the variables of the functions that are running, whatever leads to them: attributes, slots,
 # items, keys, closures, bound methods, views, iterators. What code changes without a word to us (C functions, NumPy,

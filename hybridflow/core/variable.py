@@ -625,6 +625,7 @@ _TEMPORARY, _SOLE = _counts()
 
 # -- the trainable flags of Variables, packed for guards --------------------------------------------------------------
 
+
 class TrainableFlags:
     """The trainable flags of several Variables, packed into one number that is kept up to date.
 

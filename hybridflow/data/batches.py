@@ -241,6 +241,7 @@ take_foreign_keywords(Batches)
 
 # -- the share that this process has of batches that lie on a mesh ----------------------------------------------------
 
+
 def shared_seed() -> int:
     """Return a random seed, the same in all processes."""
     seed = secrets.randbits(53)

@@ -299,6 +299,7 @@ class _Read:
 # have there. A Variable that only one stage uses is as in the loop too, since a stage takes its micro-batches in
 # order.
 
+
 class Stage(NamedTuple):
     """A stage whose changes to Variables are outputs of its graph, in the order that a pipeline needs.
 

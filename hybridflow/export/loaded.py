@@ -535,6 +535,7 @@ def _error_of(check: Mapping[str, Any]) -> type[Exception]:
 
 # -- run a loaded graph on tensors, node by node: eagerly, in a trace, or under a tape --------------------------------
 
+
 def run(graph: Graph, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tuple[Tensor, ...]:
     """Compute a graph's outputs.
 

@@ -29,6 +29,7 @@ from hybridflow.guards.users import is_users_class, is_users_module_name
 
 # -- functions of libraries that are identified by module and name, so that no library need be imported ---------------
 
+
 class FoundByName:
     """A set of functions and methods of libraries.
 

@@ -706,6 +706,7 @@ def require(ok: Tensor, error: type[Exception], text: str, got: Callable[[], str
 
 # -- initial values of Variables that a compiled function creates, computed during the trace --------------------------
 
+
 def needed_for(edge: Edge) -> set[Node]:
     """Return the nodes, including inputs, that a value is computed from."""
     needed: set[Node] = set()
@@ -739,6 +740,7 @@ def value_now(edge: Edge, nodes: Iterable[Node], given: Mapping[Node, Any], dims
 
 
 # -- `EagerCode`: the Variables as eager code sees them that runs while a function is traced, as in `hf.init_scope` ---
+
 
 class EagerCode(VariableLog):
     """The log of eager code in a trace: it sees the values that the call has assigned so far, as all eager code does.

@@ -23,6 +23,7 @@ from hybridflow.ops.reductions import mean
 
 # -- the models of the table: how each is made, what it is called with, and the figures that were published -----------
 
+
 class Figures(NamedTuple):
     """Figures of a model.
 

@@ -135,7 +135,7 @@ def _array(value: Any) -> Array:
     return np.asarray(as_tensor(value).numpy())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# -- names of torchvision and of Hugging Face's transformers ----------------------------------------------------------
 # The names that torchvision and Hugging Face's transformers give to parameters, and those of `hybridflow.models`.
 
 Array = np.ndarray[Any, Any]

@@ -127,7 +127,7 @@ def _traced(fn: Callable[..., Any], policy: Policy, args: tuple[Any, ...], kwarg
     return outcomes[0].build(made[:count])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# -- eager checkpoints ------------------------------------------------------------------------------------------------
 # Eager checkpoints: one recorded operation that keeps its inputs, and whose gradient rule calls the function again.
 
 Step = tuple[str, tuple[Any, ...], tuple[Any, ...]]
@@ -442,6 +442,7 @@ CHECKPOINTED = register(
 
 
 # -- calls and results, each split into its tensors and the rest ------------------------------------------------------
+
 
 class Call:
     """A call whose tensor arguments can be replaced.

@@ -29,7 +29,7 @@ from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.effects import silenced
 from hybridflow.ir.evaluate import evaluate, lower_graph
 from hybridflow.ir.graph import Graph, edges_of
-from hybridflow.nested.pipeline_buffers import Buffers, Mask, Plan, Slots, key_of
+from hybridflow.nested.pipeline_buffers import Buffers, Plan, Slots, key_of
 from hybridflow.nested.pipeline_sums import constrained, late_nodes, run_in_parts
 from hybridflow.nested.schedules import Action, Schedule
 
@@ -239,6 +239,7 @@ PIPELINE_GRADIENT = register(
 # -- the program of a pipeline: one loop over the ticks of its schedule, in which every device runs its own stages ----
 # Stages differ, and a program is the same for all devices. So values of the same shape share a buffer with a place
 # per device, and what a device runs in a tick is a choice among branches, by the schedule's table.
+
 
 class _State(NamedTuple):
     """What a device carries from tick to tick.

@@ -488,6 +488,7 @@ SCAN = register(
 # Where a mesh splits the rows of each step, what a step adds to a sum, such as a weight's gradient, is a sum over
 # rows on several devices. Each device keeps a sum of its own, and one reduction follows the loop.
 
+
 def scan_with_sums(
     body: Graph, carry: int, state: Sequence[Any], rows: Sequence[Any], constants: Sequence[Any], length: Any
 ) -> tuple[Any, ...] | None:

@@ -111,6 +111,7 @@ def summary(model: Any, *specs: Any) -> Summary:
 
 # -- the cost of each module of a call: see `hybridflow.analysis.cost.CostReport.layers` ------------------------------
 
+
 class _Sums:
     """The sums of one row."""
 

@@ -567,6 +567,7 @@ def random_choice(state: TensorLike, weights: TensorLike, shape: Shape, replace:
 
 # -- sums with a fixed order of additions, and a written-out search, so that NumPy and XLA give the same bits ---------
 
+
 def halved_sum(xp: Any, x: Any) -> Any:
     """Sum along the last axis, which is not empty: add its second half to its first half until one element is left.
 

@@ -363,6 +363,7 @@ __all__ = [
 
 # -- the frequencies of Fourier transforms, and their order -----------------------------------------------------------
 
+
 def _frequencies(
     name: str, counts: Callable[[int], Any], n: int, d: float, dtype: Any, device: DeviceLike
 ) -> Tensor:

@@ -19,7 +19,6 @@ from hybridflow.ops import discrete_draws, distributions, draws
 from hybridflow.ops.common import (
     TensorLike,
     as_tensor,
-    asarray,
     broadcast_shapes,
     cast_to,
     fixed_number,
@@ -32,6 +31,7 @@ from hybridflow.ops.indexing import take
 from hybridflow.ops.sizes import count_elements, normalize_shape
 
 # -- the other distributions that generators draw from; the functions of `hf.random` document the arguments -----------
+
 
 def parameter(value: TensorLike, dtype: Any) -> Tensor:
     """Return a distribution's parameter as a tensor of a dtype."""
@@ -537,6 +537,7 @@ def _with_state(state: np.ndarray[Any, Any]) -> Generator:
 
 
 # -- the generator that the functions of `hf.random` use --------------------------------------------------------------
+
 
 class _Seeds:
     """The number of calls of `seed`, and their seeds; streams derived from the default generator then restart."""

@@ -19,7 +19,7 @@ from hybridflow.core.device import DeviceLike, placed
 from hybridflow.core.dtypes import float32, int32
 from hybridflow.core.tensor import Tensor
 from hybridflow.ops.common import TensorLike
-from hybridflow.ops.generator import Generator, default_generator
+from hybridflow.ops.generator import Generator
 from hybridflow.ops.generator import default_generator as default_generator
 from hybridflow.ops.generator import seed as seed
 
@@ -298,6 +298,7 @@ __all__ = [
 
 
 # -- further distributions of `hf.random`, drawn from the default generator -------------------------------------------
+
 
 def exponential(
     shape: Any = (), scale: TensorLike = 1.0, dtype: Any = float32, *, device: DeviceLike = None

@@ -435,6 +435,7 @@ __all__ = ["TopK", "argsort", "median", "searchsorted", "sort", "top_k"]
 
 # -- integer keys that are ordered as the elements are; lowerings sort and search by them -----------------------------
 
+
 def order_keys(x: Any, *, nan_first: bool = False) -> Any:
     """Return an integer for every element of a JAX array, ordered as the elements are.
 

@@ -407,6 +407,7 @@ def _stamp(path: Path) -> Any:
 
 # -- find out from a graph whether requests may share a batch, and a batch be padded ----------------------------------
 
+
 def why_alone(function: Function) -> str | None:
     """Return why requests for a function cannot share a batch, or None if they can.
 

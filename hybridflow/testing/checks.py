@@ -810,7 +810,6 @@ def _windowed(call: Call, outputs: tuple[Array, ...]) -> str | None:
     return f"an element is seen by {affected} results, and a window has {most} elements" if affected > most else None
 
 
-
 @claims("involution")
 def _involution(call: Call, outputs: tuple[Array, ...]) -> str | None:
     return difference(_again(call, outputs[0]), call.inputs[0], 0)

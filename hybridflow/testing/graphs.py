@@ -87,6 +87,7 @@ def passes_keep_the_value(op: Op, seed: int) -> None:
 
 # -- check a pass: the graphs before and after it must be valid and compute the same bits -----------------------------
 
+
 def check_pass(
     pass_: Pass, graph: Graph, values: Sequence[Any], *, differentiable: bool = True, run: RunNode = run_eagerly
 ) -> Graph:

@@ -7,5 +7,5 @@
 - `short_call` generates the call of a function with one trace, which checks the same in fewer steps.
 - `recorded` records a call on a tape, and compiles its gradient.
 - `choice`, `predicted`, `bounded` and `recorded_bounded` decide and make programs for many sizes.
-- `records`, `explanation`, `views`, `lowered`, `costing` and `replay` report.
+- `records`, `explanation`, `lowered`, `costing` and `replay` report.
 """

@@ -213,6 +213,7 @@ def _call(callback: Callable[[Run], Any], run: Run) -> None:
 
 # -- the weights of the best epoch of `fit`: in its best checkpoint, or in memory if it has no directory --------------
 
+
 class Best:
     """The weights of the best epoch so far.
 

@@ -524,8 +524,9 @@ def _rows(item: Any) -> int:
             return shape[0] if shape else 0
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# -- Ctrl-C and SIGTERM -----------------------------------------------------------------------------------------------
 # Ctrl-C and SIGTERM in a loop of steps: the present step is finished first, in all processes of a run the same one.
+
 
 class Terminated(SystemExit):
     """SIGTERM, after the present step; it ends the program with the exit code that shells expect then."""

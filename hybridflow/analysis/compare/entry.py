@@ -306,6 +306,7 @@ def _refuse_theirs(functions: Functions, given: Sequence[str]) -> None:
 
 # -- judgements of functions that are compiled for bounds: one program for all sizes up to one ------------------------
 
+
 def judge_within_bounds(
     functions: Sequence[Callable[..., Any]],
     calls: Sequence[Call],

@@ -166,10 +166,10 @@ class Profile(Report):
             if call.since < self.end:  # XLA may report the end of the last calls late, after the end of the block
                 changes += [(call.since, made.temporary_bytes), (min(call.end, self.end), -made.temporary_bytes)]
         alive, result = 0, list[tuple[float, int]]()
-        for time, size in sorted(changes):
-            if self.start <= time <= self.end:
+        for when, size in sorted(changes):
+            if self.start <= when <= self.end:
                 alive += size
-                result.append(((time - self.start) / 1e9, alive))
+                result.append(((when - self.start) / 1e9, alive))
         return result
 
     @property

@@ -255,6 +255,7 @@ def _assumptions(hardware: Hardware, seconds: Seconds, report: CostReport) -> It
 
 # -- the time of a graph's operations on one device of a mesh, with what devices send one another and wait for --------
 
+
 class Seconds(NamedTuple):
     """Where the time of a device goes, in seconds.
 

@@ -394,6 +394,7 @@ def _missing_text(graph: Graph, missing: Missing) -> str:
 
 # -- the namespace of ONNX's operators on named values, for the builders in the `onnx` column of ops ------------------
 
+
 class NoCounterpartError(Exception):
     """Raised by an operation's `onnx` function if ONNX has no operators for its attributes or dtypes."""
 

@@ -321,6 +321,7 @@ tree.register(Module)
 
 # -- the printed form of a module: a tree of the modules in it --------------------------------------------------------
 
+
 def tree_text(module: Any) -> str:
     """Return a module as text, the modules in it indented."""
     return "\n".join(_lines(module, "", ()))

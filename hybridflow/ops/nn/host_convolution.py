@@ -4,7 +4,7 @@ A batch is cut into parts whose columns stay in the cache; threads take part aft
 positions share one product, so that the kernel is read once for all of them. Where windows move by one, the elements
 of a column lie one after another in the input, except at the ends of rows. Such a column is copied in one piece, ends
 of rows included, and the surplus elements are dropped from the result. See `Lines`. Large products of such
-convolutions need no columns: see `shifted_convolution`.
+convolutions need no columns: see `convolve_shifted`.
 """
 
 from __future__ import annotations
