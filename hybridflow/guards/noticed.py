@@ -5,7 +5,7 @@ special method, a finalizer. An event tells when such a frame starts; before it 
 code names count as read. What cannot be recorded makes the trace serve only its own call.
 
 Python's monitoring gives the events for as long as a trace runs, and costs nothing after the first call of a library's
-function. Python 3.11 has none: there the profiling hook gives them while a library's function runs (see `guards.calls`),
+function. Python 3.11 has none: there the profiling hook gives them while a library's function runs (`guards.calls`),
 as it would slow tracing down by half if it were always set.
 """
 
