@@ -23,9 +23,9 @@ from hybridflow.convert.syntax import RUNTIME
 from hybridflow.convert.values import is_staged, is_tensor, negated, truth
 from hybridflow.core.context import current
 from hybridflow.core.errors import CheckError, TraceError
-from hybridflow.core.size_calls import raise_called
 from hybridflow.core.staged_number import BOOL, StagedNumber, needed
 from hybridflow.core.structures import parts_of
+from hybridflow.core.tensor import raise_called
 from hybridflow.core.tracebacks import trim_on_the_way
 from hybridflow.core.traced_text import placeholder_of
 from hybridflow.guards import calls, observe

@@ -6,9 +6,11 @@ import sys
 from collections.abc import Iterator
 from functools import reduce
 from importlib import import_module
+from opcode import opmap
 from sys import _getframe
 from threading import get_ident
-from typing import Any, cast
+from types import FrameType
+from typing import Any, NoReturn, cast
 
 import jax
 import numpy as np
@@ -61,7 +63,6 @@ from hybridflow.core.node import Edge, Node, format_where, make_node, renew, use
 from hybridflow.core.op import REGISTRY, No, Op, register
 from hybridflow.core.pending import LOCAL as PENDING
 from hybridflow.core.pending import PendingChecks, settle_calls
-from hybridflow.core.size_calls import refuse_call
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.staged_number import StagedNumber, tried
 from hybridflow.core.traced_array import TracedArray
@@ -709,3 +710,27 @@ def arrow_of(array: Array, schema: Any) -> Any:
                                   hint="Install it: pip install pyarrow. Or pass t.numpy().") from error
     rows = arrow.array(array.reshape(-1))
     return reduce(arrow.FixedSizeListArray.from_arrays, array.shape[:0:-1], rows).__arrow_c_array__(schema)
+
+
+# -- `x.size(0)`, PyTorch's spelling of `x.shape[0]`, raises an error that says so: here `x.size` is a number ---------
+
+# An attribute that is called is read by an opcode of its own in Python 3.11, and marked by a bit of the argument later.
+_OWN = sys.version_info < (3, 12)
+_READ = opmap["LOAD_METHOD" if _OWN else "LOAD_ATTR"]
+
+
+def refuse_call(frame: FrameType) -> None:
+    """Raise if a frame reads an attribute in order to call it.
+
+    Raises:
+        ArgumentTypeError: if it does.
+    """
+    code, at = frame.f_code.co_code, frame.f_lasti
+    if code[at] == _READ and (_OWN or code[at + 1] & 1):
+        raise_called()
+
+
+def raise_called() -> NoReturn:
+    """Raise the error of a size that is called."""
+    raise ArgumentTypeError("size: it is the number of elements, which cannot be called",
+                            hint="The size of an axis is x.shape[axis], and the shape is x.shape.")

@@ -27,7 +27,6 @@ from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, format_where, make_node
 from hybridflow.core.notes import Notes, make_leaf
 from hybridflow.core.op import No, Op, register
-from hybridflow.core.size_calls import refuse_call
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import (
     Tensor,
@@ -37,6 +36,7 @@ from hybridflow.core.tensor import (
     immutable,
     make_tensor,
     no_value,
+    refuse_call,
     require_value,
     tensors_in,
 )
