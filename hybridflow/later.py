@@ -39,7 +39,7 @@ ATTACHED = {
     "to_dot": "pictures", "to_mermaid": "pictures", "to_svg": "pictures", "to_html": "pictures",
     "to_model_explorer": "pictures",
     "show": "pictures", "in_notebook_html": "pictures", "to_onnx": "export.onnx_format",
-    "text_of": "explain.items", "advice_on": "explain.advice", "useless_traces": "explain.advice",
+    "text_of": "explain.views", "advice_on": "explain.advice", "useless_traces": "explain.advice",
     "register_rest": "later", "name_class": "foreign", "name_module": "foreign",
     "converted_function": "convert.build", "is_converted": "convert.build",
     "is_users_file": "guards.users",
@@ -48,7 +48,7 @@ ATTACHED = {
     "read_attr": "guards.observe",
     "construction_of": "ir.construction", "print_graph": "ir.printer", "highlighted": "ir.printer",
     "table_of": "explain.views", "tree_of": "explain.views", "html_of": "explain.views", "report_of": "analysis.cost",
-    "layers_of": "nn.layer_costs", "fsdp_placements": "distribute.sharding", "session_or_default": "compat.v1.session",
+    "layers_of": "nn.table", "fsdp_placements": "distribute.sharding", "session_or_default": "compat.v1.session",
     "renamed": "saving.foreign", "step_for": "saving.foreign",
     "verified_call": "analysis.verify", "rewritten": "passes.pipeline",
 }

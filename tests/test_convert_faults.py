@@ -23,7 +23,6 @@ from hybridflow.convert import (
     exits,
     liveness,
     loops,
-    patterns,
     regions,
     rows,
     runtime,
@@ -99,7 +98,7 @@ FAULTS: dict[str, tuple[Any, str, Any, list[str]]] = {
     "private names are not spelled out": (source, "mangled", lambda name, private: name, ["private_names"]),
     "shared names are not checked": (scopes.Scope, "is_shared", lambda self, name: False, ["if_undefined"]),
     "or patterns match the first": (
-        patterns, "_test", lambda pattern, subject: None, ["match_values"]),
+        control, "_test", lambda pattern, subject: None, ["match_values"]),
     "enumerate starts at 0": (
         builtin.ON_TENSORS, "enumerate", lambda iterable, start: rows.enumerated(iterable), ["for_enumerate_from_one"]),
     "reversed is not": (builtin.ON_TENSORS, "reversed", rows.rows_of, ["for_reversed"]),

@@ -37,12 +37,10 @@ from hybridflow.convert import (
     exits,
     filtered,
     loops,
-    patterns,
     protocols,
     reads,
     regions,
     runtime,
-    wrappers,
     writes,
 )
 from hybridflow.core.errors import HybridflowError, MutationError, TraceError
@@ -675,6 +673,11 @@ def patterns_that_always_match() -> None:
     assert hf.compile(run)(X).item() == 4.0
 
 
+def sizes_are_not_called() -> None:
+    with pytest.raises(HybridflowError, match=r"x\.shape\[axis\]"):
+        hf.compile(lambda x: x.size(0))(X)
+
+
 def shapes_are_kept() -> None:
     def run(x):
         y = hf.zeros((1,))
@@ -805,6 +808,7 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (Runtime, "read_item"): (lambda self, obj, key: obj[key], "items_of_a_class"),
     (Runtime, "iterate"): (lambda self, obj: obj, "iterators"),
     (Runtime, "callee"): (lambda self, function: function, "if_in_called_helper"),
+    (Runtime, "size_callee"): (lambda self, function: function, "sizes_are_not_called"),
     (Runtime, "without_temporaries"): (lambda self, names: names, "locals_are_the_users"),
     (Runtime, "defined"): (lambda self, value, name: value, "undefined_is_named"),
     (Runtime, "if_"): (lambda self, test, true, false, *_: true() if test else false and false(), "if_else"),
@@ -874,7 +878,7 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (control, "lower_bindings"): (nothing, "walrus_in_while_and"),
     (control, "as_endless_loop"): (lambda node: node, "generators_bind_in_conditions"),
     (control, "lower_matches"): (nothing, "match_values"),
-    (patterns, "_irrefutable"): (no, "patterns_that_always_match"),
+    (control, "_irrefutable"): (no, "patterns_that_always_match"),
     # Branches and loops.
     (runtime, "while_with_effects"): (
         lambda goes, test, step, names: loops.while_on_tensor(test, step, names), "while_condition_that_changes"),
@@ -886,7 +890,7 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (regions, "read"): (nothing, "lists_are_not_read_in_their_loop"),
     (regions, "_collects"): (no, "append_rows"),
     (branches, "is_too_deep"): (no, "recursion_is_bounded"),
-    # Callees, protocols, wrappers, reductions.
+    # Callees, protocols, callee, reductions.
     (callee, "_constructor"): (nothing, "methods"),
     (callee, "_construct_dataclass"): (
         lambda cls, after, *args, **kwargs: cls(*args, **kwargs), "dataclass_with_post_init"),
@@ -896,10 +900,10 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (protocols, "stand_in"): (lambda obj, names: obj, "items_of_a_class"),
     (protocols, "setter_of"): (nothing, "stores_of_a_class"),
     (protocols, "drives"): (lambda function, args: args, "iterators_of_a_class"),
-    (wrappers, "unwrapped"): (nothing, "cached_function"),
-    (wrappers, "_call_dispatched"): (lambda function, *args: function(*args), "standard_library_wrappers"),
-    (wrappers, "cached_property_of"): (nothing, "standard_library_wrappers"),
-    (wrappers, "_traced"): (no, "cached_values_are_not_kept"),
+    (callee, "unwrapped"): (nothing, "cached_function"),
+    (callee, "_call_dispatched"): (lambda function, *args: function(*args), "standard_library_wrappers"),
+    (callee, "cached_property_of"): (nothing, "standard_library_wrappers"),
+    (callee, "_traced"): (no, "cached_values_are_not_kept"),
     (builtin, "truths"): (lambda items, neutral: iter([neutral]), "filter_in_len_any_all"),
     (filtered, "extreme"): (lambda python, better, items, key, default: python([2.0]), "filter_in_min_max"),
     (filtered, "value_where"): (lambda pred, value: value(), "filter_guards_what_it_keeps"),

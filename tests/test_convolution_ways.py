@@ -14,7 +14,7 @@ import hybridflow as hf
 from hybridflow.backend import parallel
 from hybridflow.backend.parallel import POOL
 from hybridflow.core.op import REGISTRY
-from hybridflow.ops.nn import convolution_shapes, host_convolution, lowered_convolution, shifted_convolution
+from hybridflow.ops.nn import convolution, convolution_shapes, host_convolution
 from hybridflow.ops.nn.windows import paddings, reach
 
 NAMES = ("conv", "conv_input_gradient", "conv_kernel_gradient")
@@ -69,9 +69,9 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def by_hand(way: str, *case: Any) -> list[Any]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shifted_convolution, "_CHANNELS", 1 << 30)
+        patch.setattr(host_convolution, "_CHANNELS", 1 << 30)
         for name, value in WAYS[way].items():
-            for module in (host_convolution, shifted_convolution, convolution_shapes):
+            for module in (host_convolution, convolution_shapes):
                 if hasattr(module, name):
                     patch.setattr(module, name, value)
         with np.errstate(all="ignore"):
@@ -111,15 +111,15 @@ def test_threads_do_not_change_the_bits(monkeypatch: pytest.MonkeyPatch):
 @given(case=convolutions())
 def test_every_other_way_is_the_convolution(way: str, case: Any):
     expected = all_three(on_host, *case)
-    choose, small = lowered_convolution.choose, lowered_convolution._SMALL_WEIGHTS
+    choose, small = convolution.choose, convolution._SMALL_WEIGHTS
     try:
-        lowered_convolution.choose = lambda name, *shapes, groups, **more: "plain" if groups > 1 else way
+        convolution.choose = lambda name, *shapes, groups, **more: "plain" if groups > 1 else way
         found = all_three(lowered, *case)
         if way == "columns":  # as one product for all images
-            lowered_convolution._SMALL_WEIGHTS = 0
+            convolution._SMALL_WEIGHTS = 0
             found += all_three(lowered, *case)
     finally:
-        lowered_convolution.choose, lowered_convolution._SMALL_WEIGHTS = choose, small
+        convolution.choose, convolution._SMALL_WEIGHTS = choose, small
     for a, b in zip(found, expected * (len(found) // 3), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
@@ -144,12 +144,12 @@ PADDED: Any = {**PLAIN, "padding": ((1, 1), (1, 1))}
 
 def ways(x: Any, kernel: Any, sizes: Any, attrs: Any = PADDED) -> list[str]:
     """Return the ways for a convolution, the gradient of its input and that of its kernel."""
-    return [lowered_convolution.choose(name, x, kernel, sizes, **attrs) for name in NAMES]
+    return [convolution.choose(name, x, kernel, sizes, **attrs) for name in NAMES]
 
 
 def at(monkeypatch: Any, cores: int, jaxlib: tuple[int, ...]) -> None:
-    monkeypatch.setattr(lowered_convolution, "usable_cores", lambda *names: cores)
-    monkeypatch.setattr(lowered_convolution, "jaxlib_version", lambda: jaxlib)
+    monkeypatch.setattr(convolution, "usable_cores", lambda *names: cores)
+    monkeypatch.setattr(convolution, "jaxlib_version", lambda: jaxlib)
 
 
 @CPU_ONLY
@@ -199,9 +199,9 @@ def test_a_compiled_step_is_the_eager_one_also_under_vmap_and_twice_differentiat
     rng = np.random.default_rng(0)
     x, kernel = [hf.asarray((rng.standard_normal(one) / 4).astype(np.float32)) for one in (shape, window)]
     taken: list[str] = []
-    choose = lowered_convolution.choose
+    choose = convolution.choose
     monkeypatch.setattr(
-        lowered_convolution, "choose", lambda *args, **more: taken.append(choose(*args, **more)) or taken[-1]
+        convolution, "choose", lambda *args, **more: taken.append(choose(*args, **more)) or taken[-1]
     )
 
     def loss(x: Any, kernel: Any) -> Any:

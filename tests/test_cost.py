@@ -137,7 +137,7 @@ def test_temporaries_and_flops_of_training_steps_are_near_xlas(
     name: str, optimizer: Any, monkeypatch: pytest.MonkeyPatch
 ):
     # XLA counts one image of the loops over images that compute some convolutions on few cores.
-    monkeypatch.setattr("hybridflow.ops.nn.lowered_convolution.usable_cores", lambda *names: 64)
+    monkeypatch.setattr("hybridflow.ops.nn.convolution.usable_cores", lambda *names: 64)
     step, args = STEPS[name](optimizer)
     found = step.cost(*args).against_xla()
     assert found.temporaries == pytest.approx(found.xla_temporaries, rel=0.25)

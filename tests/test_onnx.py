@@ -372,7 +372,7 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.Monke
         raise ImportError(name)
 
     graph = hf.compile(lambda x: x + 1).graph(hf.asarray([1.0]))
-    monkeypatch.setattr("hybridflow.export.onnx_format.package.import_module", missing)
+    monkeypatch.setattr("hybridflow.export.onnx_format.model.import_module", missing)
     with pytest.raises(MissingPackageError, match=r"hybridflow\[onnx\]"):
         graph.to_onnx(tmp_path / "m.onnx")
 

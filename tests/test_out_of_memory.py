@@ -16,7 +16,7 @@ import hybridflow as hf
 from hybridflow.backend import free_memory
 from hybridflow.core.errors import OutOfMemoryError
 from hybridflow.core.out_of_memory import read_array
-from hybridflow.xla import room
+from hybridflow.xla import executable
 
 HUGE = 1_000_000
 """A vector of this length has an outer product that no machine holds."""
@@ -78,7 +78,7 @@ def test_the_result_of_a_program_that_failed_can_be_read():
 
 def test_small_programs_do_not_ask(monkeypatch: pytest.MonkeyPatch):
     asked: list[int] = []
-    monkeypatch.setattr(room, "free_memory", lambda enough: asked.append(enough) or enough)
+    monkeypatch.setattr(executable, "free_memory", lambda enough: asked.append(enough) or enough)
     w = hf.Variable(np.ones((4, 4), np.float32))
     small = hf.compile(lambda x: w.assign_add(x @ x).sum())
     large = hf.compile(lambda x: hf.sin(x) * 2)
@@ -91,12 +91,12 @@ def test_small_programs_do_not_ask(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_call_waits_only_when_little_is_left(monkeypatch: pytest.MonkeyPatch):
     waits: list[Any] = []
-    monkeypatch.setattr(room.jax, "block_until_ready", lambda arrays: waits.append(arrays) or arrays)
+    monkeypatch.setattr(executable.jax, "block_until_ready", lambda arrays: waits.append(arrays) or arrays)
     w = hf.Variable(np.ones((2048, 1024), np.float32))
     for function in (hf.compile(lambda x: hf.sin(x) * 2), hf.compile(lambda x: (w.assign_add(x), hf.sin(x))[1])):
         for free, count in ((1 << 40, 0), (20 << 20, 1)):
             waits.clear()
-            monkeypatch.setattr(room, "free_memory", lambda enough=0, free=free: free)
+            monkeypatch.setattr(executable, "free_memory", lambda enough=0, free=free: free)
             function(hf.ones((2048, 1024)))
             assert len(waits) == count, free
 

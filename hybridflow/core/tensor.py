@@ -147,8 +147,7 @@ class Tensor(TensorMethods):
     def size(self) -> Any:
         """The number of elements."""
         refuse_call(_getframe(1))
-        value = self._value
-        return value.size if value is not None else self.spec.size
+        return self.spec.size
 
     @property
     def nbytes(self) -> Any:

@@ -391,7 +391,7 @@ def _truncated_samples(rng: np.random.Generator) -> Any:
 def random_truncated(state: TensorLike, low: float, high: float, shape: Shape, dtype: Any) -> Tensor:
     """Draw standard normal numbers from [low, high]."""
     if not low < high:
-        raise ArgumentError(f"truncated_normal: low {low} is not less than high {high}",
+        raise ArgumentError(f"truncated_normal: low {low:g} is not less than high {high:g}",
                             hint="Bounds are standard deviations.")
     attrs = {"shape": shape, "dtype": float_dtype("truncated_normal", dtype), "low": float(low), "high": float(high)}
     return bind(random_truncated.op, (as_tensor(state),), attrs)
