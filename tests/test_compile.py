@@ -84,7 +84,7 @@ def test_a_result_that_is_no_tensor(bad):
         return x, [bad]
 
     for _ in range(3):
-        with pytest.raises(ArgumentTypeError, match=r"(?s)model returned a \w+, which is no tensor.*Return tensors"):
+        with pytest.raises(ArgumentTypeError, match=r"(?s)model returned an? \w+, which is no tensor.*Return tensors"):
             model(1.0)
         assert state == {"calls": 0, "seen": []}
 
