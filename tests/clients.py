@@ -105,7 +105,7 @@ def of_autograd() -> conformance.Result:
 def of_torch() -> conformance.Result:
     """Run PyTorch's samples of its layers and losses."""
     layers = Path(__file__).with_name("torch_layers.py")
-    return conformance.run_tests(["-W", "ignore", str(layers)], layers.parent, {})
+    return conformance.run_tests(["--noconftest", "-W", "ignore", str(layers)], layers.parent, {})
 
 
 def of_consumers() -> conformance.Result:

@@ -408,6 +408,7 @@ def read_predict(
     tensors, rows = read_tf(request, signatures[name]) if name in signatures else ({}, False)
     return name, tensors, rows
 
+
 def read_tf(request: Mapping[str, Any], signature: Signature) -> tuple[dict[str, Array], bool]:
     """Read a ``:predict`` request.
 
