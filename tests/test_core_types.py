@@ -37,7 +37,11 @@ def kinds_here() -> list[str]:
 def test_rounding_decides_alike_with_the_kernels_of(kind: str) -> None:
     run_python(
         """
-        from tests import test_blocks, test_linalg
+        import sys
+
+        sys.path.insert(0, "tests")
+        import test_blocks
+        import test_linalg
 
         for name in test_blocks.DECOMPOSITIONS:
             test_blocks.test_what_a_matrix_does_not_determine_is_the_same(name)
