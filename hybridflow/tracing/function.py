@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from hybridflow.tracing.replay import Replay
     from hybridflow.tracing.short_call import ShortWay
     from hybridflow.tracing.trace import Trace
-    from hybridflow.tracing.verification import Verification
 
 
 P = ParamSpec("P")

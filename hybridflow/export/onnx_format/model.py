@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from importlib import import_module
 from inspect import signature
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -22,10 +22,6 @@ from hybridflow.core.spec import TensorSpec
 from hybridflow.ir.evaluate import symbol_positions
 from hybridflow.ir.graph import Graph, nested_graphs, plain_attrs
 from hybridflow.ir.printer import format_value
-
-if TYPE_CHECKING:
-    from hybridflow.ir.graph import Graph
-
 
 # -- the optional `onnx` package, and its names of dtypes -------------------------------------------------------------
 
