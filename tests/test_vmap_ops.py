@@ -40,7 +40,8 @@ class Program:
     def __init__(self, op: Op, sample: Sample) -> None:
         arrays, self._chosen, self._tree, self._leaves = arrays_of(sample)
         self.op = op
-        self.slices = [(x, x * x.dtype.type(0.75) if x.dtype.kind in "fc" else x) for x in arrays]
+        with np.errstate(invalid="ignore"):  # infinite complex numbers
+            self.slices = [(x, x * x.dtype.type(0.75) if x.dtype.kind in "fc" else x) for x in arrays]
         self.float = [is_differentiable(spec_of(x).dtype) for x in arrays]
         units = [np.finfo(x.dtype).eps * np.abs(x[np.isfinite(x)]) for x in arrays if x.dtype.kind in "fc"]
         self.rounding = max([float(one.max(initial=0.0)) for one in units], default=0.0)
