@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from tracemalloc import is_tracing as is_tracing_memory
-from typing import Any, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
@@ -609,7 +609,7 @@ def _require_tensor(leaf: Any, what: str) -> None:
 # -- gradients that observers of modules want to see beside those that are asked for ----------------------------------
 
 
-def observed_gradients(tape: Any, sources: Any, compute: Callable[[Any], Any]) -> Any:
+def observed_gradients(tape: GradientTape, sources: Any, compute: Callable[[Any], Any]) -> Any:
     """Return the gradients of sources, and show observers those of the results that they wait for.
 
     Args:
@@ -683,15 +683,7 @@ def walked(
 _ndarray = np.ndarray
 
 
-class Recorded(Protocol):
-    """The part of a tape that is used here."""
-
-    _watched: dict[Edge, int]
-    _variables: dict[Node, tuple[Variable, dict[Edge, None]]]
-    _intervals: list[tuple[int, int]]
-
-
-def quick_gradients(tape: Recorded, target: Any, sources: Iterable[Any]) -> list[Tensor | None] | None:
+def quick_gradients(tape: GradientTape, target: Any, sources: Iterable[Any]) -> list[Tensor | None] | None:
     """Return the gradients of a target with respect to sources, or None if the fast path does not apply.
 
     Args:
@@ -725,7 +717,7 @@ def quick_gradients(tape: Recorded, target: Any, sources: Iterable[Any]) -> list
     return gradients
 
 
-def _edges(tape: Recorded, sources: Iterable[Any]) -> list[Edge] | None:
+def _edges(tape: GradientTape, sources: Iterable[Any]) -> list[Edge] | None:
     """Return the edge of every source, or None if one is not a tensor, was not watched or has several edges."""
     edges: list[Edge] = []
     for source in sources:

@@ -374,11 +374,9 @@ def load(path: PathLike, *, limits: Limits | None = None, copy: bool = False, di
 def _manifest(folder: Path, limits: Limits, digest: str | None) -> dict[str, Any]:
     try:
         content = _read(folder / MANIFEST, limits.text)
-    except errors.FileMissingError as error:
-        raise other_kind(error, folder, "export", "hf.export.load", "artifact") from None
     except errors.FileError as error:
-        if os.path.isdir(folder):
-            raise
+        if not isinstance(error, errors.FileMissingError) and os.path.isdir(folder):
+            raise  # the manifest is there, and is no regular file
         raise other_kind(error, folder, "export", "hf.export.load", "artifact") from None
     if digest is not None and hashlib.sha256(content).hexdigest() != digest.lower():
         raise FileFormatError(f"export: {str(folder)!r} is not the artifact with that digest", got=digest[:80])
